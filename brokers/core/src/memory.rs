@@ -1,0 +1,1 @@
+//! The reference adapter: queues in memory.

@@ -1,0 +1,1 @@
+//! JSON lines from a file or stdin as a source of messages.
