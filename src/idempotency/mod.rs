@@ -76,7 +76,12 @@ pub trait IdempotencyStore: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// [`StoreError::LostOwnership`] when the token no longer holds the key; nothing is changed then.
-    async fn complete(&self, claim: &ClaimRef, record: &Record, retention: Duration) -> Result<(), StoreError>;
+    async fn complete(
+        &self,
+        claim: &ClaimRef,
+        record: &Record,
+        retention: Duration,
+    ) -> Result<(), StoreError>;
 
     /// Gives the claim back. The attempt number stays with the key, see [`Release`]; the count of crashes is reset.
     ///

@@ -41,7 +41,11 @@ pub struct Subscription {
 impl Subscription {
     /// A subscription with a window of 64 messages and the adapter's own dead-letter place.
     pub fn new(source: impl Into<String>) -> Self {
-        Self { source: source.into(), window: NonZeroUsize::new(64).expect("64 is not zero"), dead_letter: None }
+        Self {
+            source: source.into(),
+            window: NonZeroUsize::new(64).expect("64 is not zero"),
+            dead_letter: None,
+        }
     }
 }
 

@@ -18,7 +18,11 @@ pub struct Delivery {
 impl Delivery {
     /// Pairs a message with its handle; for adapters.
     pub fn new(message: Message, attempt: Attempt, handle: Box<dyn Settle>) -> Self {
-        Self { message, attempt, handle }
+        Self {
+            message,
+            attempt,
+            handle,
+        }
     }
 
     /// The message.
