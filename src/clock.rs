@@ -51,10 +51,7 @@ impl SystemClock {
     /// Reads the machine's clock.
     pub fn new() -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self {
-            start: Timestamp(0).plus(since_epoch),
-            since: Instant::now(),
-        }
+        Self { start: Timestamp(0).plus(since_epoch), since: Instant::now() }
     }
 }
 

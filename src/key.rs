@@ -1,5 +1,7 @@
 //! Idempotency keys: text that names one effect. Pure.
 
+pub mod reader;
+
 use std::fmt;
 use std::sync::Arc;
 
@@ -60,10 +62,7 @@ impl IdempotencyKey {
     /// # Errors
     /// As [`scoped`](IdempotencyKey::scoped).
     pub fn for_step(flow: &str, step: &str, id: &str, scope: Scope<'_>) -> Result<Self, BlankPart> {
-        Self::build(
-            scope,
-            &[("level", "step"), ("flow", flow), ("step", step), ("id", id)],
-        )
+        Self::build(scope, &[("level", "step"), ("flow", flow), ("step", step), ("id", id)])
     }
 
     /// A key that somebody else made, taken as it is.
@@ -120,11 +119,7 @@ pub fn step_idempotency_key(saga_id: &str, step: &str) -> Result<IdempotencyKey,
 }
 
 fn not_blank(part: &'static str, text: &str) -> Result<(), BlankPart> {
-    if text.trim().is_empty() {
-        Err(BlankPart { part })
-    } else {
-        Ok(())
-    }
+    if text.trim().is_empty() { Err(BlankPart { part }) } else { Ok(()) }
 }
 
 fn escape_into(text: &mut String, part: &str) {
@@ -145,10 +140,7 @@ fn shortened(text: String) -> String {
     }
     let hash = blake3::hash(text.as_bytes()).to_hex();
     let room = LONGEST_KEY - MARK.len() - hash.len();
-    let cut = (0..=room)
-        .rev()
-        .find(|at| text.is_char_boundary(*at))
-        .unwrap_or(0);
+    let cut = (0..=room).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     format!("{}{MARK}{hash}", &text[..cut])
 }
 
@@ -171,14 +163,7 @@ mod tests {
     use super::*;
 
     fn in_namespace(namespace: &str, id: &str) -> IdempotencyKey {
-        IdempotencyKey::scoped(
-            id,
-            Scope {
-                namespace: Some(namespace),
-                version: None,
-            },
-        )
-        .unwrap()
+        IdempotencyKey::scoped(id, Scope { namespace: Some(namespace), version: None }).unwrap()
     }
 
     #[test]
@@ -208,10 +193,7 @@ mod tests {
             IdempotencyKey::for_flow("flow", "s:1", Scope::default()).unwrap(),
         ];
         // A key that spells out what a long one is shortened to.
-        keys.push(in_namespace(
-            "a",
-            &in_namespace("a", &long).as_str()["ff:idemp:a::".len()..],
-        ));
+        keys.push(in_namespace("a", &in_namespace("a", &long).as_str()["ff:idemp:a::".len()..]));
         assert!(keys.iter().all(|key| key.as_str().len() <= LONGEST_KEY));
         let distinct: HashSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());
@@ -220,18 +202,9 @@ mod tests {
     #[test]
     fn a_blank_part_is_refused_by_name() {
         for blank in ["", " ", "\t\n", "\u{a0}"] {
-            assert_eq!(
-                IdempotencyKey::scoped(blank, Scope::default()),
-                Err(BlankPart { part: "id" })
-            );
-            let scope = Scope {
-                namespace: Some(blank),
-                version: None,
-            };
-            assert_eq!(
-                IdempotencyKey::scoped("1", scope),
-                Err(BlankPart { part: "namespace" })
-            );
+            assert_eq!(IdempotencyKey::scoped(blank, Scope::default()), Err(BlankPart { part: "id" }));
+            let scope = Scope { namespace: Some(blank), version: None };
+            assert_eq!(IdempotencyKey::scoped("1", scope), Err(BlankPart { part: "namespace" }));
             assert!(step_idempotency_key("1", blank).is_err());
         }
     }

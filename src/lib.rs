@@ -1,8 +1,18 @@
 //! ackord: a queue consumer worker that turns at-least-once delivery into effects that happen once.
 
+pub mod backoff;
 pub mod classify;
 pub mod clock;
 pub mod fingerprint;
+mod flight;
 pub mod flow;
+pub mod gate;
+pub mod guard;
+mod heartbeat;
 pub mod idempotency;
 pub mod key;
+mod lane;
+pub mod outcome;
+pub mod policy;
+pub mod telemetry;
+mod turn;

@@ -56,7 +56,7 @@ pub struct StepError {
     detail: String,
     body: Option<Bytes>,
     source: Option<Box<dyn StdError + Send + Sync>>,
-    counts_as_poison: bool,
+    undecodable: bool,
 }
 
 impl StepError {
@@ -88,8 +88,13 @@ impl StepError {
             detail: String::new(),
             body: None,
             source: None,
-            counts_as_poison: false,
+            undecodable: false,
         }
+    }
+
+    /// It took effect, but its result cannot be kept; it counts as done and is never repeated.
+    pub fn done_without_result(why: impl Into<String>) -> Self {
+        Self::with(Verdict::Done, "not_encodable").detail(why)
     }
 
     /// The input cannot be decoded: the message is dead-lettered as such, nothing is cached.
@@ -101,7 +106,7 @@ impl StepError {
             detail: source.to_string(),
             body: None,
             source: Some(source),
-            counts_as_poison: true,
+            undecodable: true,
         }
     }
 
@@ -150,7 +155,7 @@ impl StepError {
 
     /// Whether the input could not be decoded, so that no try can ever pass.
     pub fn is_undecodable(&self) -> bool {
-        self.counts_as_poison
+        self.undecodable
     }
 
     /// Code, detail and the chain of causes in one line.
@@ -194,7 +199,7 @@ impl<E: StdError + Send + Sync + 'static> From<E> for StepError {
             detail: String::new(),
             body: None,
             source: Some(Box::new(error)),
-            counts_as_poison: false,
+            undecodable: false,
         }
     }
 }
@@ -228,12 +233,7 @@ mod tests {
     #[test]
     fn a_retry_after_makes_it_throttled() {
         let error = StepError::transient("busy").retry_after(Duration::from_secs(3));
-        assert_eq!(
-            error.verdict(),
-            Verdict::Throttled {
-                after: Some(Duration::from_secs(3))
-            }
-        );
+        assert_eq!(error.verdict(), Verdict::Throttled { after: Some(Duration::from_secs(3)) });
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct StepContext {
 
 #[derive(Debug)]
 struct Inner {
-    message: Message,
+    message: Arc<Message>,
     flow: Arc<str>,
     step: Arc<str>,
     key: IdempotencyKey,
@@ -50,7 +50,7 @@ pub type Outputs = Arc<Vec<(Arc<str>, Value)>>;
 #[derive(Debug)]
 pub struct StepCall {
     /// The message.
-    pub message: Message,
+    pub message: Arc<Message>,
     /// The flow's name.
     pub flow: Arc<str>,
     /// The step's name.
@@ -69,28 +69,8 @@ pub struct StepCall {
 
 impl From<StepCall> for StepContext {
     fn from(call: StepCall) -> Self {
-        let StepCall {
-            message,
-            flow,
-            step,
-            key,
-            attempt,
-            max_attempts,
-            outputs,
-            lost,
-        } = call;
-        Self {
-            inner: Arc::new(Inner {
-                message,
-                flow,
-                step,
-                key,
-                attempt,
-                max_attempts,
-                outputs,
-                lost,
-            }),
-        }
+        let StepCall { message, flow, step, key, attempt, max_attempts, outputs, lost } = call;
+        Self { inner: Arc::new(Inner { message, flow, step, key, attempt, max_attempts, outputs, lost }) }
     }
 }
 

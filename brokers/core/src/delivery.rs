@@ -1,4 +1,5 @@
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,7 +11,7 @@ use crate::{Disposition, Message, SettleError};
 /// Dropping a delivery leaves the message unsettled: the broker delivers it again, see
 /// [`Redelivery`](crate::Redelivery).
 pub struct Delivery {
-    message: Message,
+    message: Arc<Message>,
     attempt: Attempt,
     handle: Box<dyn Settle>,
 }
@@ -18,16 +19,17 @@ pub struct Delivery {
 impl Delivery {
     /// Pairs a message with its handle; for adapters.
     pub fn new(message: Message, attempt: Attempt, handle: Box<dyn Settle>) -> Self {
-        Self {
-            message,
-            attempt,
-            handle,
-        }
+        Self { message: Arc::new(message), attempt, handle }
     }
 
     /// The message.
     pub fn message(&self) -> &Message {
         &self.message
+    }
+
+    /// The message, to be kept beside the delivery without a copy.
+    pub fn shared_message(&self) -> Arc<Message> {
+        Arc::clone(&self.message)
     }
 
     /// The broker's own count of deliveries: a hint, never an authority.

@@ -47,17 +47,10 @@ impl Rejection {
         const LIMIT: usize = 1024;
         let mut detail = detail.into();
         if detail.len() > LIMIT {
-            let cut = (0..=LIMIT)
-                .rev()
-                .find(|at| detail.is_char_boundary(*at))
-                .unwrap_or(0);
+            let cut = (0..=LIMIT).rev().find(|at| detail.is_char_boundary(*at)).unwrap_or(0);
             detail.truncate(cut);
         }
-        Self {
-            reason,
-            detail,
-            notes: Vec::new(),
-        }
+        Self { reason, detail, notes: Vec::new() }
     }
 }
 

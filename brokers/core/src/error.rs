@@ -16,20 +16,12 @@ impl BrokerError {
         operation: &'static str,
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Self {
-        Self {
-            kind,
-            operation,
-            source: Some(source.into()),
-        }
+        Self { kind, operation, source: Some(source.into()) }
     }
 
     /// A finite source has been read to its end and everything from it is settled.
     pub fn ended() -> Self {
-        Self {
-            kind: ErrorKind::Ended,
-            operation: "receive",
-            source: None,
-        }
+        Self { kind: ErrorKind::Ended, operation: "receive", source: None }
     }
 
     /// What kind of failure it is.

@@ -134,18 +134,12 @@ pub struct Headers(Vec<Header>);
 impl Headers {
     /// Adds a header after the ones that are there, also when the name is taken.
     pub fn push(&mut self, name: impl Into<Bytes>, value: Option<Bytes>) {
-        self.0.push(Header {
-            name: name.into(),
-            value,
-        });
+        self.0.push(Header { name: name.into(), value });
     }
 
     /// Every value under that name, in order. Names compare without regard to ASCII case.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Option<&'a Bytes>> {
-        self.0
-            .iter()
-            .filter(move |h| h.name.eq_ignore_ascii_case(name.as_bytes()))
-            .map(|h| h.value.as_ref())
+        self.0.iter().filter(move |h| h.name.eq_ignore_ascii_case(name.as_bytes())).map(|h| h.value.as_ref())
     }
 
     /// All headers, in order.

@@ -1,0 +1,689 @@
+//! The guard: claim → run → classify → complete or release, so that a step takes effect once.
+//!
+//! The order inside one guarded step: claim (its start is on record with it); the action under a heartbeat; its result
+//! encoded; the `on_after` hooks; complete; the value *decoded from what was stored* returned. The record becomes
+//! completed only after all hooks passed; if the action or a hook fails, the claim is released. Once the action has
+//! succeeded and the hooks have passed, releasing is out of reach: a store that fails then is asked again for as long as
+//! this process lives.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use serde_json::Value;
+use tokio::sync::RwLock;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::classify::{StepError, Verdict};
+use crate::fingerprint::Fingerprint;
+use crate::flight::{Boarding, Flights, Landing, WaiterLimits};
+use crate::heartbeat::Heartbeat;
+use crate::idempotency::{
+    Claim, ClaimOutcome, ClaimRequest, Decline, IdempotencyStore, MissingBody, Record, Release, StoreError,
+    Token,
+};
+use crate::key::IdempotencyKey;
+use crate::outcome::{Failure, Outcome};
+use crate::telemetry::Counters;
+use crate::turn::Turn;
+
+/// How a step is guarded. Durations and sizes have safe defaults.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terms {
+    /// How long a claim lives without a sign of life; renewed at a third. Default 30 s.
+    pub lease: Duration,
+    /// How long a success answers, counted from its completion. Default 24 h.
+    pub retention: Duration,
+    /// How long a decline answers. Default 24 h.
+    pub decline_retention: Duration,
+    /// The largest result that is kept, in bytes. Default 256 KiB.
+    pub result_cap: usize,
+    /// Whether and how long to wait while somebody else is at it. Default: not.
+    pub wait: WaitPolicy,
+    /// What to do when it is unknown whether the step took effect. Default: run it again with the same key.
+    pub in_doubt: InDoubt,
+    /// After this many runs that started and never ended the message is kept aside. Default 3.
+    pub max_crashes: u32,
+    /// Whether the action's result is kept under the claim before the hooks run, so that a failing hook does not
+    /// repeat the action. One store call more. Default: not.
+    pub recovery_point: bool,
+}
+
+impl Default for Terms {
+    fn default() -> Self {
+        let day = Duration::from_secs(24 * 3600);
+        Self {
+            lease: Duration::from_secs(30),
+            retention: day,
+            decline_retention: day,
+            result_cap: 256 * 1024,
+            wait: WaitPolicy::default(),
+            in_doubt: InDoubt::default(),
+            max_crashes: 3,
+            recovery_point: false,
+        }
+    }
+}
+
+/// Whether and how long to wait for somebody else's claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WaitPolicy {
+    /// The longest wait; zero = do not wait.
+    pub timeout: Duration,
+    /// The time between two looks, growing with jitter. Longer than `timeout` means one last look at the deadline.
+    pub poll_interval: Duration,
+}
+
+impl Default for WaitPolicy {
+    fn default() -> Self {
+        Self { timeout: Duration::ZERO, poll_interval: Duration::from_millis(50) }
+    }
+}
+
+/// What to do when it is unknown whether a step took effect.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum InDoubt {
+    /// Run it again, with the same key downstream.
+    #[default]
+    Rerun,
+    /// Ask the step's reconciler whether it took effect.
+    Reconcile,
+    /// Keep the message aside and the key in doubt, for a person to look.
+    Park,
+}
+
+/// What a reconciler found out.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reconciled {
+    /// It took effect, with this result.
+    Happened(Value),
+    /// It did not: run it.
+    NotHappened,
+}
+
+/// Whether the guarded thing has effects itself, or is made of steps that are guarded in turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// A step with an effect: taking over its claim leaves a doubt.
+    Step,
+    /// A flow of guarded steps: taking it over leaves none.
+    Flow,
+}
+
+/// What the action is given.
+#[derive(Debug, Clone)]
+pub struct Grant {
+    /// 1 for the first try.
+    pub attempt: u32,
+    /// Cancelled when the claim, or the broker's lease, is lost.
+    pub lost: CancellationToken,
+}
+
+/// How an action ends short of a value.
+#[derive(Debug)]
+pub enum End {
+    /// The step failed or declined.
+    Error(StepError),
+    /// A guarded step inside ended like that.
+    Inner(Outcome),
+}
+
+impl From<StepError> for End {
+    fn from(error: StepError) -> Self {
+        Self::Error(error)
+    }
+}
+
+type Hook<'a> = &'a (dyn Fn(Value, Grant) -> BoxFuture<'a, Result<(), StepError>> + Send + Sync);
+type Reconciler<'a> = &'a (dyn Fn(Grant) -> BoxFuture<'a, Result<Reconciled, StepError>> + Send + Sync);
+
+/// One thing to be guarded.
+pub struct Call<'a> {
+    /// Its key, computed once.
+    pub key: &'a IdempotencyKey,
+    /// What "the same request" means.
+    pub fingerprint: Fingerprint,
+    /// Step or flow.
+    pub level: Level,
+    /// The terms.
+    pub terms: &'a Terms,
+    /// Runs after the action and before the record is completed.
+    pub on_after: Option<Hook<'a>>,
+    /// Finds out whether it took effect.
+    pub reconcile: Option<Reconciler<'a>>,
+    /// Cancelled, beside the claim's own loss, when this is.
+    pub lost: CancellationToken,
+    pub(crate) turn: Option<&'a Turn<'a>>,
+}
+
+impl<'a> Call<'a> {
+    /// A step under that key, with those terms and nothing else.
+    pub fn new(key: &'a IdempotencyKey, fingerprint: Fingerprint, terms: &'a Terms) -> Self {
+        Self {
+            key,
+            fingerprint,
+            level: Level::Step,
+            terms,
+            on_after: None,
+            reconcile: None,
+            lost: CancellationToken::new(),
+            turn: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Call<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").field("key", self.key).field("level", &self.level).finish_non_exhaustive()
+    }
+}
+
+/// The guard over one store. One per process: it joins callers of one key, and renews all claims with one heartbeat.
+#[derive(Debug)]
+pub struct StepGuard {
+    store: Arc<dyn IdempotencyStore>,
+    heartbeat: Heartbeat,
+    flights: Flights,
+    /// Read by every action, written by one that must run alone.
+    alone: RwLock<()>,
+    owner: Arc<str>,
+    counters: Arc<Counters>,
+    store_away: Arc<StoreHealth>,
+}
+
+/// Whether the store answers, as seen by the last who asked.
+#[derive(Debug, Default)]
+pub(crate) struct StoreHealth {
+    state: std::sync::Mutex<Health>,
+    pub(crate) changed: tokio::sync::Notify,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum Health {
+    #[default]
+    Well,
+    /// It may come back by itself.
+    Away(String),
+    /// A person must do something.
+    Refuses(String),
+}
+
+impl StoreHealth {
+    pub(crate) fn get(&self) -> Health {
+        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    pub(crate) fn set(&self, health: Health) {
+        let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if *state != health {
+            match &health {
+                Health::Well => tracing::info!("the store answers again"),
+                Health::Away(error) => tracing::error!(error, "the store is away: intake paused"),
+                Health::Refuses(error) => tracing::error!(error, "the store refuses"),
+            }
+            *state = health;
+            drop(state);
+            self.changed.notify_waiters();
+        }
+    }
+}
+
+/// A claim that is being renewed.
+struct Tenure<'a> {
+    claim: Claim,
+    grant: Grant,
+    _beat: crate::heartbeat::Held<'a>,
+}
+
+impl StepGuard {
+    /// A guard over that store; needs a tokio runtime. `owner` names this process to people.
+    pub fn new(store: Arc<dyn IdempotencyStore>, owner: impl Into<Arc<str>>) -> Self {
+        Self::with_counters(store, owner.into(), Arc::default())
+    }
+
+    pub(crate) fn with_counters(
+        store: Arc<dyn IdempotencyStore>,
+        owner: Arc<str>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self {
+            heartbeat: Heartbeat::start(Arc::clone(&store), Arc::clone(&counters)),
+            store,
+            flights: Flights::new(WaiterLimits::default()),
+            alone: RwLock::new(()),
+            owner,
+            counters,
+            store_away: Arc::default(),
+        }
+    }
+
+    pub(crate) fn heartbeat(&self) -> &Heartbeat {
+        &self.heartbeat
+    }
+
+    pub(crate) fn health(&self) -> &Arc<StoreHealth> {
+        &self.store_away
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn IdempotencyStore> {
+        &self.store
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Runs `action` unless its key has an outcome already.
+    ///
+    /// # Cancellation
+    /// A dropped future leaves its claim to expire: whoever takes it over is told of the doubt.
+    pub async fn run<F, Fut>(&self, call: Call<'_>, action: F) -> Outcome
+    where
+        F: FnOnce(Grant) -> Fut + Send,
+        Fut: Future<Output = Result<Value, End>> + Send,
+    {
+        let wait_until = Instant::now() + call.terms.wait.timeout;
+        let mut pilot = loop {
+            match self.flights.board(call.key, call.fingerprint) {
+                Boarding::Pilot(pilot) => break pilot,
+                Boarding::Mismatch => return Outcome::Mismatch,
+                Boarding::Full => return Outcome::Busy { remaining: call.terms.lease },
+                Boarding::Passenger(passenger) => {
+                    let landing = self.wait_for(&call, passenger.landing()).await;
+                    match landing {
+                        None => return Outcome::Stopping,
+                        // There is a record now: the store answers.
+                        Some(Landing::Settled) => {}
+                        Some(Landing::Released) if Instant::now() < wait_until => {}
+                        Some(Landing::Released) => return Outcome::Busy { remaining: Duration::ZERO },
+                    }
+                }
+            }
+        };
+        if let Some(turn) = call.turn
+            && turn.take().await.is_err()
+        {
+            return Outcome::Stopping;
+        }
+        let outcome = match self.claim(&call, wait_until).await {
+            Ok(tenure) => self.hold(&call, tenure, action).await,
+            Err(outcome) => outcome,
+        };
+        if matches!(outcome, Outcome::Done { .. } | Outcome::Declined { .. }) {
+            pilot.settled();
+        }
+        outcome
+    }
+
+    /// Waits without a permit; `None` when the worker is stopping.
+    async fn wait_for<T>(&self, call: &Call<'_>, what: impl Future<Output = T>) -> Option<T> {
+        let Some(turn) = call.turn else { return Some(what.await) };
+        turn.rest();
+        tokio::select! {
+            biased;
+            done = what => Some(done),
+            () = turn.stopping() => None,
+        }
+    }
+
+    async fn claim(&self, call: &Call<'_>, wait_until: Instant) -> Result<Tenure<'_>, Outcome> {
+        let request = ClaimRequest {
+            key: call.key.clone(),
+            token: Token::random(),
+            fingerprint: call.fingerprint,
+            owner: Arc::clone(&self.owner),
+            lease: call.terms.lease,
+            retention: call.terms.retention,
+            starts: call.level == Level::Step,
+        };
+        let mut poll = call.terms.wait.poll_interval.max(Duration::from_millis(1));
+        loop {
+            let asked = Instant::now();
+            match self.store.claim(&request).await {
+                Ok(ClaimOutcome::Claimed(claim)) => {
+                    self.store_away.set(Health::Well);
+                    return Ok(self.begin(call, claim, asked));
+                }
+                Ok(ClaimOutcome::Completed(record)) => return Err(replay(record)),
+                Ok(ClaimOutcome::Mismatch) => return Err(Outcome::Mismatch),
+                Ok(ClaimOutcome::InDoubt { note, .. }) => return Err(Outcome::Parked { note }),
+                Ok(ClaimOutcome::InProgress { remaining, .. }) => {
+                    let left = wait_until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(Outcome::Busy { remaining });
+                    }
+                    let nap = jittered(poll).min(left);
+                    poll = poll.saturating_mul(2).min(Duration::from_secs(1)).max(poll);
+                    if self.wait_for(call, tokio::time::sleep(nap)).await.is_none() {
+                        return Err(Outcome::Stopping);
+                    }
+                    if let Some(turn) = call.turn
+                        && turn.take().await.is_err()
+                    {
+                        return Err(Outcome::Stopping);
+                    }
+                }
+                Err(StoreError::Unreadable { reason, .. }) => return Err(Outcome::Unreadable { reason }),
+                Err(error) => return Err(Outcome::StoreAway { reason: self.note_store_error(&error) }),
+            }
+        }
+    }
+
+    fn begin(&self, call: &Call<'_>, claim: Claim, asked: Instant) -> Tenure<'_> {
+        let lost = call.lost.child_token();
+        let beat = self.heartbeat.hold_claim(claim.held.clone(), call.terms.lease, asked, lost.clone());
+        let grant = Grant { attempt: claim.attempt, lost };
+        Tenure { claim, grant, _beat: beat }
+    }
+
+    /// From a granted claim to its end.
+    async fn hold<F, Fut>(&self, call: &Call<'_>, tenure: Tenure<'_>, action: F) -> Outcome
+    where
+        F: FnOnce(Grant) -> Fut + Send,
+        Fut: Future<Output = Result<Value, End>> + Send,
+    {
+        let claim = &tenure.claim;
+        if call.level == Level::Step {
+            if claim.crashes >= call.terms.max_crashes {
+                let crashes = claim.crashes;
+                let note = format!("started {crashes} times without an end");
+                return self.release(&tenure, true, note, Outcome::Crashed { crashes }).await;
+            }
+            if let Some(takeover) = claim.took_over.as_ref().filter(|takeover| takeover.started) {
+                self.counters.takeover();
+                tracing::warn!(
+                    key = %call.key, from = %takeover.from, by = %self.owner, attempt = claim.attempt,
+                    "took over a step that had started: it may take effect twice",
+                );
+                if let Some(outcome) =
+                    self.settle_doubt(call, &tenure, "its owner died while running it").await
+                {
+                    return outcome;
+                }
+            }
+        }
+        let value = match kept_value(claim) {
+            Some(Ok(value)) => value,
+            Some(Err(reason)) => return Outcome::Unreadable { reason },
+            None => match self.act(call, &tenure, action).await {
+                Ok(value) => value,
+                Err(End::Inner(outcome)) => return self.end_of_inner(&tenure, outcome).await,
+                Err(End::Error(error)) => return self.end_of_error(call, &tenure, error).await,
+            },
+        };
+        self.finish(call, &tenure, value).await
+    }
+
+    /// The action itself, panics contained; alone when an earlier run of it never ended.
+    async fn act<F, Fut>(&self, call: &Call<'_>, tenure: &Tenure<'_>, action: F) -> Result<Value, End>
+    where
+        F: FnOnce(Grant) -> Fut + Send,
+        Fut: Future<Output = Result<Value, End>> + Send,
+    {
+        let grant = tenure.grant.clone();
+        let run = AssertUnwindSafe(async { action(grant).await }).catch_unwind();
+        let ended = if call.level == Level::Flow {
+            run.await
+        } else if tenure.claim.crashes > 0 {
+            self.counters.suspect();
+            let _alone = self.alone.write().await;
+            run.await
+        } else {
+            let _others = self.alone.read().await;
+            run.await
+        };
+        ended.unwrap_or_else(|panic| Err(End::Error(self.panicked(&*panic))))
+    }
+
+    fn panicked(&self, panic: &(dyn Any + Send)) -> StepError {
+        self.counters.panic();
+        let text = panic
+            .downcast_ref::<&str>()
+            .map(|text| (*text).to_owned())
+            .or_else(|| panic.downcast_ref::<String>().cloned())
+            .unwrap_or_default();
+        StepError::transient("panic").detail(text)
+    }
+
+    /// From the action's success to the record. No way leads from here to a release but a failing hook.
+    async fn finish(&self, call: &Call<'_>, tenure: &Tenure<'_>, value: Value) -> Outcome {
+        let Some(encoded) = encode(&value) else {
+            return self
+                .complete_without_body(call, tenure, MissingBody::NotEncodable("not JSON".into()))
+                .await;
+        };
+        if let Some(on_after) = call.on_after {
+            if call.terms.recovery_point && tenure.claim.kept.is_none() {
+                let kept = self.persist(call, || self.store.keep(&tenure.claim.held, &encoded)).await;
+                if let Err(lost) = kept {
+                    return self.late(call, lost);
+                }
+            }
+            let hook = AssertUnwindSafe(on_after(value.clone(), tenure.grant.clone())).catch_unwind().await;
+            if let Err(error) = hook.unwrap_or_else(|panic| Err(self.panicked(&*panic))) {
+                // The action took effect, so whatever the hook says, it is not a decline of the action.
+                let error = format!("on_after: {}", error.summary());
+                let attempt = tenure.claim.attempt;
+                let outcome = Outcome::Failed { kind: Failure::Transient, error: error.clone(), attempt };
+                return self.release(tenure, true, error, outcome).await;
+            }
+        }
+        if encoded.len() > call.terms.result_cap {
+            let too_large =
+                MissingBody::TooLarge { size: encoded.len() as u64, cap: call.terms.result_cap as u64 };
+            return self.complete_without_body(call, tenure, too_large).await;
+        }
+        let record = Record::Succeeded(encoded);
+        self.complete(call, tenure, record, call.terms.retention).await
+    }
+
+    async fn complete_without_body(&self, call: &Call<'_>, tenure: &Tenure<'_>, why: MissingBody) -> Outcome {
+        tracing::warn!(key = %call.key, ?why, "done, but its result is not kept");
+        self.complete(call, tenure, Record::SucceededWithoutBody(why), call.terms.retention).await
+    }
+
+    async fn complete(
+        &self,
+        call: &Call<'_>,
+        tenure: &Tenure<'_>,
+        record: Record,
+        retention: Duration,
+    ) -> Outcome {
+        let stored = self.persist(call, || self.store.complete(&tenure.claim.held, &record, retention)).await;
+        if let Err(lost) = stored {
+            return self.late(call, lost);
+        }
+        if call.level == Level::Step && !matches!(record, Record::Declined(_)) {
+            self.counters.effect();
+        }
+        fresh(replay(record))
+    }
+
+    async fn end_of_error(&self, call: &Call<'_>, tenure: &Tenure<'_>, error: StepError) -> Outcome {
+        let summary = error.summary();
+        if error.is_undecodable() {
+            let outcome = Outcome::Undecodable { reason: summary.clone() };
+            return self.release(tenure, true, summary, outcome).await;
+        }
+        let verdict = call.turn.map_or_else(|| error.verdict(), |turn| turn.judge(Err(&error)));
+        let (kind, counted) = match verdict {
+            Verdict::Done => {
+                let why = MissingBody::NotEncodable(error.detail_text().to_owned());
+                return self.complete_without_body(call, tenure, why).await;
+            }
+            Verdict::Declined => {
+                let decline = Decline {
+                    code: error.code().to_owned(),
+                    detail: error.detail_text().to_owned(),
+                    body: error.answer().filter(|body| body.len() <= call.terms.result_cap).cloned(),
+                };
+                let retention = call.terms.decline_retention;
+                return self.complete(call, tenure, Record::Declined(decline), retention).await;
+            }
+            Verdict::LeaseLost => return Outcome::LostOwnership,
+            Verdict::InDoubt => {
+                if let Some(outcome) = self.settle_doubt(call, tenure, &summary).await {
+                    return outcome;
+                }
+                (Failure::InDoubt, true)
+            }
+            Verdict::Transient => (Failure::Transient, true),
+            Verdict::Throttled { after } => (Failure::Throttled { after }, false),
+            Verdict::WorkerFault => (Failure::WorkerFault, false),
+        };
+        let outcome = Outcome::Failed { kind, error: summary.clone(), attempt: tenure.claim.attempt };
+        self.release(tenure, counted, summary, outcome).await
+    }
+
+    /// A flow whose step ended early: the step's own record is settled, the flow's claim follows it.
+    async fn end_of_inner(&self, tenure: &Tenure<'_>, outcome: Outcome) -> Outcome {
+        let (counted, outcome) = match outcome {
+            Outcome::Failed { kind, error, .. } => {
+                let counted = matches!(kind, Failure::Transient | Failure::InDoubt);
+                (counted, Outcome::Failed { kind, error, attempt: tenure.claim.attempt })
+            }
+            Outcome::Busy { .. } | Outcome::LostOwnership | Outcome::StoreAway { .. } | Outcome::Stopping => {
+                (false, outcome)
+            }
+            outcome => (true, outcome),
+        };
+        let note = outcome.error();
+        self.release(tenure, counted, note, outcome).await
+    }
+
+    /// What the in-doubt policy makes of it; `None` = run it (again).
+    async fn settle_doubt(&self, call: &Call<'_>, tenure: &Tenure<'_>, note: &str) -> Option<Outcome> {
+        match (call.terms.in_doubt, call.reconcile) {
+            (InDoubt::Rerun, _) => None,
+            (InDoubt::Reconcile, Some(reconcile)) => {
+                let found = AssertUnwindSafe(reconcile(tenure.grant.clone())).catch_unwind().await;
+                match found.unwrap_or_else(|panic| Err(self.panicked(&*panic))) {
+                    Ok(Reconciled::NotHappened) => None,
+                    Ok(Reconciled::Happened(value)) => Some(Box::pin(self.finish(call, tenure, value)).await),
+                    // Still unknown. The claim is kept until it expires, so that the doubt stays on record and is asked
+                    // about again by whoever takes it over.
+                    Err(error) => Some(Outcome::Failed {
+                        kind: Failure::InDoubt,
+                        error: format!("{note}; reconcile: {}", error.summary()),
+                        attempt: tenure.claim.attempt,
+                    }),
+                }
+            }
+            (InDoubt::Park | InDoubt::Reconcile, _) => {
+                let parked = self.persist(call, || self.store.doubt(&tenure.claim.held, note)).await;
+                Some(match parked {
+                    Ok(()) => Outcome::Parked { note: note.to_owned() },
+                    Err(lost) => self.late(call, lost),
+                })
+            }
+        }
+    }
+
+    async fn release(&self, tenure: &Tenure<'_>, counted: bool, note: String, outcome: Outcome) -> Outcome {
+        let how = Release { counted, note: (!note.is_empty()).then_some(note) };
+        match self.store.release(&tenure.claim.held, how).await {
+            Ok(()) => outcome,
+            Err(StoreError::LostOwnership { .. }) => Outcome::LostOwnership,
+            // The claim expires by itself; until then others see it as busy, which delays and loses nothing.
+            Err(error) => {
+                self.note_store_error(&error);
+                outcome
+            }
+        }
+    }
+
+    /// The result came after the claim was lost: somebody else may have run it too.
+    fn late(&self, call: &Call<'_>, outcome: Outcome) -> Outcome {
+        if outcome == Outcome::LostOwnership {
+            self.counters.late_effect();
+            tracing::warn!(key = %call.key, "a result came after its claim was lost: probably a double effect");
+        }
+        outcome
+    }
+
+    /// Asks the store until it has taken it, or says that the claim is lost. Giving up is the caller's: it drops this.
+    async fn persist<Fut>(&self, call: &Call<'_>, store: impl Fn() -> Fut) -> Result<(), Outcome>
+    where
+        Fut: Future<Output = Result<(), StoreError>>,
+    {
+        let mut wait = Duration::from_millis(20);
+        loop {
+            match store().await {
+                Ok(()) => {
+                    self.store_away.set(Health::Well);
+                    return Ok(());
+                }
+                Err(StoreError::LostOwnership { .. }) => return Err(Outcome::LostOwnership),
+                Err(StoreError::Unreadable { reason, .. }) => return Err(Outcome::Unreadable { reason }),
+                Err(error) => {
+                    let error = self.note_store_error(&error);
+                    tracing::warn!(key = %call.key, error, "the outcome is not on record yet, asking again");
+                }
+            }
+            tokio::time::sleep(jittered(wait)).await;
+            wait = (wait * 2).min(Duration::from_secs(2));
+        }
+    }
+
+    fn note_store_error(&self, error: &StoreError) -> String {
+        let text = chain(error);
+        self.store_away.set(match error {
+            StoreError::Refused { .. } => Health::Refuses(text.clone()),
+            _ => Health::Away(text.clone()),
+        });
+        text
+    }
+}
+
+fn kept_value(claim: &Claim) -> Option<Result<Value, String>> {
+    let kept = claim.kept.as_ref()?;
+    Some(serde_json::from_slice(kept).map_err(|error| format!("the kept result: {error}")))
+}
+
+fn encode(value: &Value) -> Option<Bytes> {
+    serde_json::to_vec(value).ok().map(Bytes::from)
+}
+
+/// What a record answers.
+fn replay(record: Record) -> Outcome {
+    match record {
+        Record::Succeeded(body) => match serde_json::from_slice(&body) {
+            Ok(value) => Outcome::Done { value, replayed: true },
+            Err(error) => Outcome::Unreadable { reason: error.to_string() },
+        },
+        // Null in the first run too, so that it equals its replay.
+        Record::SucceededWithoutBody(_) => Outcome::Done { value: Value::Null, replayed: true },
+        Record::Declined(decline) => Outcome::Declined { decline, replayed: true },
+    }
+}
+
+fn fresh(outcome: Outcome) -> Outcome {
+    match outcome {
+        Outcome::Done { value, .. } => Outcome::Done { value, replayed: false },
+        Outcome::Declined { decline, .. } => Outcome::Declined { decline, replayed: false },
+        other => other,
+    }
+}
+
+/// Between three quarters and five quarters of it, so that many who wait do not look at the same moment.
+fn jittered(wait: Duration) -> Duration {
+    wait.mul_f64(0.75 + rand::random::<f64>() / 2.0)
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
