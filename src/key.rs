@@ -1,6 +1,7 @@
 //! Idempotency keys: text that names one effect. Pure.
 
 pub mod reader;
+pub mod template;
 
 use std::fmt;
 use std::sync::Arc;
