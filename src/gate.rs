@@ -1,7 +1,7 @@
 //! The gate of a flow: it closes when the worker is at fault, or when a step fails time after time, and then lets one
 //! message at a time through to find out whether it is over.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ackord_broker::MessageId;
@@ -68,8 +68,8 @@ struct Closed {
 
 /// The way through the gate. A probe that ends without a sign gives its turn to the next.
 #[derive(Debug)]
-pub(crate) struct Pass<'a> {
-    probe_of: Option<&'a Gate>,
+pub(crate) struct Pass {
+    probe_of: Option<Arc<Gate>>,
 }
 
 impl Gate {
@@ -79,7 +79,7 @@ impl Gate {
     }
 
     /// Waits until the gate is open, or until it is this message's turn to find out.
-    pub(crate) async fn pass(&self) -> Pass<'_> {
+    pub(crate) async fn pass(self: &Arc<Self>) -> Pass {
         loop {
             let changed = self.changed.notified();
             let next_probe = {
@@ -88,7 +88,7 @@ impl Gate {
                     None => return Pass { probe_of: None },
                     Some(closed) if !closed.probing && Instant::now() >= closed.next_probe => {
                         closed.probing = true;
-                        return Pass { probe_of: Some(self) };
+                        return Pass { probe_of: Some(Arc::clone(self)) };
                     }
                     Some(closed) if closed.probing => None,
                     Some(closed) => Some(closed.next_probe),
@@ -155,9 +155,9 @@ impl Gate {
     }
 }
 
-impl Drop for Pass<'_> {
+impl Drop for Pass {
     fn drop(&mut self) {
-        let Some(gate) = self.probe_of else { return };
+        let Some(gate) = &self.probe_of else { return };
         let mut state = gate.state();
         if let Some(closed) = &mut state.closed {
             closed.probes_failed = closed.probes_failed.saturating_add(1);
@@ -173,8 +173,8 @@ impl Drop for Pass<'_> {
 mod tests {
     use super::*;
 
-    fn gate() -> Gate {
-        Gate::new(Circuit { failures: Some(5), ..Circuit::default() })
+    fn gate() -> Arc<Gate> {
+        Arc::new(Gate::new(Circuit { failures: Some(5), ..Circuit::default() }))
     }
 
     fn id(text: &str) -> MessageId {

@@ -32,6 +32,7 @@ use crate::key::IdempotencyKey;
 use crate::outcome::{Failure, Outcome};
 use crate::telemetry::Counters;
 use crate::turn::Turn;
+use crate::worker::chain;
 
 /// How a step is guarded. Durations and sizes have safe defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,8 +141,9 @@ impl From<StepError> for End {
     }
 }
 
-type Hook<'a> = &'a (dyn Fn(Value, Grant) -> BoxFuture<'a, Result<(), StepError>> + Send + Sync);
-type Reconciler<'a> = &'a (dyn Fn(Grant) -> BoxFuture<'a, Result<Reconciled, StepError>> + Send + Sync);
+type Hook<'a> = &'a (dyn Fn(Value, Grant) -> BoxFuture<'static, Result<(), StepError>> + Send + Sync + 'a);
+type Reconciler<'a> =
+    &'a (dyn Fn(Grant) -> BoxFuture<'static, Result<Reconciled, StepError>> + Send + Sync + 'a);
 
 /// One thing to be guarded.
 pub struct Call<'a> {
@@ -159,7 +161,7 @@ pub struct Call<'a> {
     pub reconcile: Option<Reconciler<'a>>,
     /// Cancelled, beside the claim's own loss, when this is.
     pub lost: CancellationToken,
-    pub(crate) turn: Option<&'a Turn<'a>>,
+    pub(crate) turn: Option<&'a Turn>,
 }
 
 impl<'a> Call<'a> {
@@ -273,6 +275,10 @@ impl StepGuard {
 
     pub(crate) fn store(&self) -> &Arc<dyn IdempotencyStore> {
         &self.store
+    }
+
+    pub(crate) fn owner(&self) -> &str {
+        &self.owner
     }
 
     /// What has been counted.
@@ -414,7 +420,7 @@ impl StepGuard {
             Some(Err(reason)) => return Outcome::Unreadable { reason },
             None => match self.act(call, &tenure, action).await {
                 Ok(value) => value,
-                Err(End::Inner(outcome)) => return self.end_of_inner(&tenure, outcome).await,
+                Err(End::Inner(outcome)) => return self.end_of_inner(call, &tenure, outcome).await,
                 Err(End::Error(error)) => return self.end_of_error(call, &tenure, error).await,
             },
         };
@@ -502,6 +508,9 @@ impl StepGuard {
         }
         if call.level == Level::Step && !matches!(record, Record::Declined(_)) {
             self.counters.effect();
+            if let Some(turn) = call.turn {
+                turn.judge(Ok(()));
+            }
         }
         fresh(replay(record))
     }
@@ -543,8 +552,12 @@ impl StepGuard {
     }
 
     /// A flow whose step ended early: the step's own record is settled, the flow's claim follows it.
-    async fn end_of_inner(&self, tenure: &Tenure<'_>, outcome: Outcome) -> Outcome {
+    async fn end_of_inner(&self, call: &Call<'_>, tenure: &Tenure<'_>, outcome: Outcome) -> Outcome {
         let (counted, outcome) = match outcome {
+            Outcome::Declined { decline, .. } => {
+                let retention = call.terms.decline_retention;
+                return self.complete(call, tenure, Record::Declined(decline), retention).await;
+            }
             Outcome::Failed { kind, error, .. } => {
                 let counted = matches!(kind, Failure::Transient | Failure::InDoubt);
                 (counted, Outcome::Failed { kind, error, attempt: tenure.claim.attempt })
@@ -675,15 +688,4 @@ fn fresh(outcome: Outcome) -> Outcome {
 /// Between three quarters and five quarters of it, so that many who wait do not look at the same moment.
 fn jittered(wait: Duration) -> Duration {
     wait.mul_f64(0.75 + rand::random::<f64>() / 2.0)
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

@@ -58,12 +58,17 @@ impl IdempotencyKey {
         Self::build(scope, &[("level", "flow"), ("flow", flow), ("id", id)])
     }
 
-    /// The key of one step of one message: `ff:idemp:<namespace>:<version>:step:<flow>:<step>:<id>`. It never equals a flow's key.
-    ///
-    /// # Errors
-    /// As [`scoped`](IdempotencyKey::scoped).
-    pub fn for_step(flow: &str, step: &str, id: &str, scope: Scope<'_>) -> Result<Self, BlankPart> {
-        Self::build(scope, &[("level", "step"), ("flow", flow), ("step", step), ("id", id)])
+    /// The key of a step that names its effect itself, in the scope and flow of `flow_key`.
+    pub(crate) fn of_own(flow_key: &Self, step: &str, id: &str) -> Self {
+        // Only the scope and the flow of the flow's key belong here, not the message's id: `ff:idemp:ns:version:flow:name`.
+        let fixed = flow_key.0.match_indices(':').nth(5).map_or(flow_key.0.len(), |(at, _)| at);
+        let mut text = flow_key.0[..fixed].to_owned();
+        text.push_str(":own");
+        for part in [step, id] {
+            text.push(':');
+            escape_into(&mut text, part);
+        }
+        Self(shortened(text).into())
     }
 
     /// A key that somebody else made, taken as it is.
@@ -97,6 +102,13 @@ impl IdempotencyKey {
         }
         Ok(Self(shortened(text).into()))
     }
+}
+
+/// The key of one step of the message whose flow has that key.
+pub(crate) fn step_in_flow(flow_key: &IdempotencyKey, step: &str) -> IdempotencyKey {
+    let mut text = format!("{flow_key}:step:");
+    escape_into(&mut text, step);
+    IdempotencyKey(shortened(text).into())
 }
 
 /// The key of a step of a saga: `saga:<saga_id>:<step>`.
@@ -190,7 +202,8 @@ mod tests {
             step_idempotency_key("1:x", "y").unwrap(),
             step_idempotency_key("1", "x:y").unwrap(),
             IdempotencyKey::for_flow("f", "1", Scope::default()).unwrap(),
-            IdempotencyKey::for_step("f", "s", "1", Scope::default()).unwrap(),
+            step_in_flow(&IdempotencyKey::for_flow("f", "1", Scope::default()).unwrap(), "s"),
+            IdempotencyKey::of_own(&IdempotencyKey::for_flow("f", "1", Scope::default()).unwrap(), "s", "1"),
             IdempotencyKey::for_flow("flow", "s:1", Scope::default()).unwrap(),
         ];
         // A key that spells out what a long one is shortened to.

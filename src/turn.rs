@@ -9,43 +9,44 @@ use tokio_util::sync::CancellationToken;
 
 use crate::classify::{StepError, Verdict};
 use crate::gate::{Gate, Pass, Sign};
+use crate::policy::Decision;
 
 /// What all messages of a flow share.
 #[derive(Debug)]
 pub(crate) struct FlowLimits {
     pub(crate) name: Arc<str>,
     pub(crate) running: Arc<Semaphore>,
-    pub(crate) gate: Gate,
+    pub(crate) gate: Arc<Gate>,
 }
 
 /// One message's turn.
 #[derive(Debug)]
-pub(crate) struct Turn<'a> {
-    limits: &'a FlowLimits,
-    message: &'a MessageId,
-    held: &'a Arc<Semaphore>,
-    stopping: &'a CancellationToken,
-    state: Mutex<State<'a>>,
+pub(crate) struct Turn {
+    limits: Arc<FlowLimits>,
+    message: MessageId,
+    held: Arc<Semaphore>,
+    stopping: CancellationToken,
+    state: Mutex<State>,
 }
 
 #[derive(Debug)]
-struct State<'a> {
+struct State {
     slot: OwnedSemaphorePermit,
     slot_is_held: bool,
-    running: Option<(OwnedSemaphorePermit, Pass<'a>)>,
+    running: Option<(OwnedSemaphorePermit, Pass)>,
 }
 
 /// The worker is stopping: what has not started does not start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stopping;
 
-impl<'a> Turn<'a> {
+impl Turn {
     pub(crate) fn new(
-        limits: &'a FlowLimits,
-        message: &'a MessageId,
+        limits: Arc<FlowLimits>,
+        message: MessageId,
         slot: OwnedSemaphorePermit,
-        held: &'a Arc<Semaphore>,
-        stopping: &'a CancellationToken,
+        held: Arc<Semaphore>,
+        stopping: CancellationToken,
     ) -> Self {
         let state = State { slot, slot_is_held: false, running: None };
         Self { limits, message, held, stopping, state: Mutex::new(state) }
@@ -88,12 +89,20 @@ impl<'a> Turn<'a> {
     pub(crate) fn park(&self) {
         self.with(|state| {
             if !state.slot_is_held
-                && let Ok(held) = Arc::clone(self.held).try_acquire_owned()
+                && let Ok(held) = Arc::clone(&self.held).try_acquire_owned()
             {
                 state.slot = held;
                 state.slot_is_held = true;
             }
         });
+    }
+
+    /// The run is over: gives the permit back, and moves to a held slot when a wait follows.
+    pub(crate) fn rest_if_waiting(&self, decision: &Decision) {
+        match decision {
+            Decision::Retry { .. } => self.rest(),
+            Decision::Ack | Decision::Reject(_) => self.with(|state| state.running = None),
+        }
     }
 
     /// Resolves when the worker is stopping.
@@ -111,14 +120,14 @@ impl<'a> Turn<'a> {
             Verdict::WorkerFault => Sign::AtFault,
             Verdict::Throttled { .. } | Verdict::LeaseLost => return verdict,
         };
-        let at_fault = self.limits.gate.note(&self.limits.name, self.message, sign);
+        let at_fault = self.limits.gate.note(&self.limits.name, &self.message, sign);
         match verdict {
             Verdict::WorkerFault if !at_fault => Verdict::Transient,
             verdict => verdict,
         }
     }
 
-    fn with<T>(&self, f: impl FnOnce(&mut State<'a>) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
         // A panic never happens while the lock is held, so a poisoned lock still guards sound data.
         f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }

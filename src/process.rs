@@ -1,0 +1,327 @@
+//! One delivery from receipt to settlement, top to bottom.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ackord_broker::{Delivery, Disposition, Fault, Message, NackCause, RejectReason, Rejection, SettleError};
+use futures_util::FutureExt;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+
+use crate::fingerprint::Fingerprint;
+use crate::flow::route::route;
+use crate::flow::{DeadLetter, Keyless, OnRetry, Order};
+use crate::heartbeat::HeldDelivery;
+use crate::key::reader::View;
+use crate::key::{IdempotencyKey, Scope};
+use crate::lane::Place;
+use crate::outcome::Outcome;
+use crate::policy::{Decision, decide};
+use crate::turn::Turn;
+use crate::walk::Walk;
+use crate::worker::{Engine, RunningFlow, Source, chain};
+
+/// How long a message whose settlement failed keeps its slot, so that a dead-letter place that is gone slows intake down
+/// instead of turning messages round and round.
+const SETTLE_FAILURE_PAUSE: Duration = Duration::from_secs(1);
+
+/// A delivery that has been given its flow and its place in its lane.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    source: Arc<Source>,
+    message: Arc<Message>,
+    held: Arc<HeldDelivery>,
+    slot: OwnedSemaphorePermit,
+    running: Option<Arc<RunningFlow>>,
+    place: Option<Place>,
+}
+
+impl Arrival {
+    /// Everything that must happen in the order of arrival, and nothing else.
+    pub(crate) fn new(
+        engine: &Engine,
+        source: Arc<Source>,
+        delivery: Delivery,
+        slot: OwnedSemaphorePermit,
+    ) -> Self {
+        let message = delivery.shared_message();
+        let held = Arc::new(HeldDelivery::new(delivery));
+        if source.may_deliver_twice() {
+            let mut in_hand = engine.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
+            in_hand.insert(message.origin.clone(), Arc::clone(&held));
+        }
+        let view = View::new(&message);
+        let running =
+            if message.fault.is_some() { None } else { route(&source.flows, &view).map(Arc::clone) };
+        let place = running.as_ref().and_then(|running| match &running.flow.order {
+            Order::None => None,
+            Order::Key { by, .. } => {
+                // What has no order key, or none that can be used, is in no order.
+                let key = by.read(&view).ok().flatten()?;
+                Some(running.lanes.enter(&key))
+            }
+        });
+        drop(view);
+        Self { source, message, held, slot, running, place }
+    }
+}
+
+/// Processes one delivery. A panic or the end of the drain time leaves it unsettled: it comes again.
+pub(crate) async fn process(engine: Arc<Engine>, arrival: Arrival) {
+    let held = Arc::clone(&arrival.held);
+    let message = Arc::clone(&arrival.message);
+    let twice = arrival.source.may_deliver_twice();
+    let run = AssertUnwindSafe(run(&engine, arrival)).catch_unwind();
+    let ended = tokio::select! {
+        biased;
+        ended = run => ended,
+        () = engine.abandon.cancelled() => {
+            engine.counters.left_unsettled();
+            tracing::warn!(origin = %message.origin, "the drain time is over: left unsettled, it comes again");
+            Ok(())
+        }
+    };
+    if ended.is_err() {
+        engine.counters.panic();
+        engine.counters.left_unsettled();
+        tracing::error!(origin = %message.origin, "a defect of the worker: left unsettled, it comes again");
+    }
+    if twice {
+        let mut in_hand = engine.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
+        if in_hand.get(&message.origin).is_some_and(|mine| Arc::ptr_eq(mine, &held)) {
+            in_hand.remove(&message.origin);
+        }
+    }
+}
+
+async fn run(engine: &Engine, arrival: Arrival) {
+    let Arrival { source, message, held, slot, running, mut place } = arrival;
+    let lost = CancellationToken::new();
+    let _beat = source
+        .renewable_lease()
+        .map(|lease| engine.guard.heartbeat().hold_delivery(Arc::clone(&held), lease, lost.clone()));
+    let Some(running) = running else {
+        let outcome = unsound(&message);
+        let decision = Decision::Reject(reject_reason(&outcome));
+        return settle(engine, &source.flows[0], &message, &held, &outcome, decision, None).await;
+    };
+    let flow = &running.flow;
+    let turn = Turn::new(
+        Arc::clone(&running.limits),
+        message.id.clone(),
+        slot,
+        Arc::clone(&source.held),
+        engine.stopping.clone(),
+    );
+    let key = match derive_key(&running, &message) {
+        Ok(key) => key,
+        Err(reason) => {
+            let outcome = Outcome::Keyless { reason, ignored: flow.keyless == Keyless::Ignore };
+            let decision = decide(&outcome, &flow.settings, rand::random());
+            return settle(engine, &running, &message, &held, &outcome, decision, None).await;
+        }
+    };
+    let (outcome, decision) = loop {
+        let outcome = match wait_in_lane(&turn, place.as_mut()).await {
+            false => Outcome::Stopping,
+            true => {
+                let fingerprint = Fingerprint::of_body(message.body.as_deref());
+                let walk = Walk {
+                    engine,
+                    flow,
+                    message: &message,
+                    key: &key,
+                    fingerprint,
+                    turn: &turn,
+                    lost: &lost,
+                };
+                walk.run().await
+            }
+        };
+        let decision = decide(&outcome, &flow.settings, rand::random());
+        turn.rest_if_waiting(&decision);
+        let Decision::Retry { delay, cause } = decision else { break (outcome, decision) };
+        if !holds_its_key(&flow.order, place.as_ref(), &outcome) {
+            break (outcome, decision);
+        }
+        note_retry(engine, &running, &message, &outcome, delay, cause);
+        // Its key waits with it; it uses no permit meanwhile.
+        tokio::select! {
+            () = tokio::time::sleep(delay) => {}
+            () = turn.stopping() => {
+                let handed_back = Decision::Retry { delay: Duration::ZERO, cause: NackCause::Untried };
+                break (Outcome::Stopping, handed_back);
+            }
+        }
+    };
+    settle(engine, &running, &message, &held, &outcome, decision, Some(&key)).await;
+}
+
+fn unsound(message: &Message) -> Outcome {
+    match &message.fault {
+        Some(Fault::Undecodable(reason)) => Outcome::Undecodable { reason: reason.clone() },
+        Some(Fault::Oversize { size, limit }) => Outcome::Oversize { size: *size, limit: *limit },
+        None => Outcome::Unroutable,
+    }
+}
+
+fn reject_reason(outcome: &Outcome) -> RejectReason {
+    match outcome {
+        Outcome::Undecodable { .. } => RejectReason::Undecodable,
+        Outcome::Oversize { .. } => RejectReason::Oversize,
+        _ => RejectReason::Unroutable,
+    }
+}
+
+/// The message's key, computed once and before anything runs.
+fn derive_key(running: &RunningFlow, message: &Message) -> Result<IdempotencyKey, String> {
+    let flow = &running.flow;
+    let view = View::new(message);
+    let id = flow.key.read(&view).map_err(|refused| refused.to_string())?;
+    let namespace = match &flow.namespace {
+        None => None,
+        Some(place) => {
+            let found = place.read(&view).map_err(|refused| format!("namespace: {refused}"))?;
+            Some(found.ok_or_else(|| format!("namespace: {place} is not there"))?)
+        }
+    };
+    let scope = Scope { namespace: namespace.as_deref(), version: flow.version.as_deref() };
+    IdempotencyKey::for_flow(&flow.name, &id, scope).map_err(|blank| blank.to_string())
+}
+
+/// Waits for the turn in the lane, without a permit; `false` when the worker is stopping.
+async fn wait_in_lane(turn: &Turn, place: Option<&mut Place>) -> bool {
+    let Some(place) = place else { return true };
+    if place.is_first() {
+        return true;
+    }
+    turn.park();
+    tokio::select! {
+        biased;
+        () = turn.stopping() => false,
+        () = place.turn() => true,
+    }
+}
+
+fn holds_its_key(order: &Order, place: Option<&Place>, outcome: &Outcome) -> bool {
+    let hold = matches!(order, Order::Key { on_retry: OnRetry::HoldKey, .. });
+    hold && place.is_some() && !matches!(outcome, Outcome::Stopping)
+}
+
+fn note_retry(
+    engine: &Engine,
+    running: &RunningFlow,
+    message: &Message,
+    outcome: &Outcome,
+    delay: Duration,
+    cause: NackCause,
+) {
+    if matches!(outcome, Outcome::Failed { .. }) {
+        engine.counters.retry();
+    }
+    let (flow, origin, id) = (&*running.flow.name, &message.origin, message.id.as_str());
+    let (outcome, error) = (outcome.as_str(), outcome.error());
+    match cause {
+        NackCause::Tried => {
+            tracing::warn!(flow, %origin, message_id = id, outcome, error, ?delay, "failed, will be tried again");
+        }
+        NackCause::Untried => {
+            tracing::info!(flow, %origin, message_id = id, outcome, error, ?delay, "put off");
+        }
+    }
+}
+
+async fn settle(
+    engine: &Engine,
+    running: &RunningFlow,
+    message: &Message,
+    held: &HeldDelivery,
+    outcome: &Outcome,
+    decision: Decision,
+    key: Option<&IdempotencyKey>,
+) {
+    let disposition = match decision {
+        Decision::Ack => Disposition::Ack,
+        Decision::Retry { delay, cause } => {
+            Disposition::Nack { delay: (!delay.is_zero()).then_some(delay), cause }
+        }
+        Decision::Reject(_) if running.flow.dead_letter == DeadLetter::Nowhere => Disposition::Ack,
+        Decision::Reject(reason) => {
+            Disposition::Reject(Box::new(rejection(reason, engine, running, message, outcome, key)))
+        }
+    };
+    match held.settle(disposition).await {
+        Ok(()) => note_settled(engine, running, message, outcome, decision),
+        // The broker gave it to somebody else or will; the record answers them.
+        Err(SettleError::Lost) => {
+            engine.counters.settle_failure();
+            tracing::info!(origin = %message.origin, outcome = outcome.as_str(), "no longer ours to settle");
+        }
+        Err(error @ SettleError::Failed(_)) => {
+            engine.counters.settle_failure();
+            engine.counters.left_unsettled();
+            let error = chain(&error);
+            tracing::error!(origin = %message.origin, outcome = outcome.as_str(), error, "not settled, it comes again");
+            tokio::select! {
+                () = tokio::time::sleep(SETTLE_FAILURE_PAUSE) => {}
+                () = engine.stopping.cancelled() => {}
+            }
+        }
+    }
+}
+
+fn note_settled(
+    engine: &Engine,
+    running: &RunningFlow,
+    message: &Message,
+    outcome: &Outcome,
+    decision: Decision,
+) {
+    match outcome {
+        Outcome::Done { replayed: true, .. } => engine.counters.replay(),
+        Outcome::Declined { .. } => engine.counters.decline(),
+        Outcome::Stopping => engine.counters.hand_back(),
+        _ => {}
+    }
+    match decision {
+        Decision::Ack => {
+            let (flow, origin, id) = (&*running.flow.name, &message.origin, message.id.as_str());
+            tracing::debug!(flow, %origin, message_id = id, outcome = outcome.as_str(), "settled");
+        }
+        Decision::Retry { delay, cause } => note_retry(engine, running, message, outcome, delay, cause),
+        Decision::Reject(reason) => {
+            engine.counters.dead_letter(reason);
+            let (origin, id) = (&message.origin, message.id.as_str());
+            let error = outcome.error();
+            tracing::error!(%origin, message_id = id, reason = reason.as_str(), error, "dead-lettered");
+        }
+    }
+}
+
+fn rejection(
+    reason: RejectReason,
+    engine: &Engine,
+    running: &RunningFlow,
+    message: &Message,
+    outcome: &Outcome,
+    key: Option<&IdempotencyKey>,
+) -> Rejection {
+    let mut rejection = Rejection::new(reason, outcome.error());
+    let mut note = |name, text: String| rejection.notes.push((name, text));
+    if !matches!(outcome, Outcome::Unroutable | Outcome::Oversize { .. }) && message.fault.is_none() {
+        note("flow", running.flow.name.to_string());
+    }
+    if let Some(key) = key {
+        note("key", key.to_string());
+    }
+    if let Outcome::Failed { attempt, .. } = outcome {
+        note("attempts", attempt.to_string());
+    }
+    note("origin", message.origin.to_string());
+    note("worker", engine.guard.owner().to_owned());
+    note("version", env!("CARGO_PKG_VERSION").to_owned());
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    note("at_ms", now.as_millis().to_string());
+    rejection
+}
