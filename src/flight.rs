@@ -23,7 +23,7 @@ pub(crate) struct Flights {
 
 /// How many may wait; whoever comes beyond that is told that the key is busy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WaiterLimits {
+pub(crate) struct WaiterLimits {
     /// For one key.
     pub per_key: usize,
     /// In all.

@@ -22,6 +22,7 @@ pub mod facade;
 pub mod memory;
 #[cfg(feature = "sqlite")]
 pub mod sqlite;
+mod state;
 
 /// A store of claims and records.
 ///
