@@ -2,7 +2,9 @@
 
 pub mod backoff;
 pub mod classify;
+pub mod cli;
 pub mod clock;
+pub mod config;
 pub mod fingerprint;
 mod flight;
 pub mod flow;
@@ -15,6 +17,7 @@ mod lane;
 pub mod outcome;
 pub mod policy;
 mod process;
+pub mod registry;
 pub mod shutdown;
 pub mod telemetry;
 mod turn;

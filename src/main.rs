@@ -1,1 +1,5 @@
-fn main() {}
+//! The `ackord` program.
+
+fn main() -> std::process::ExitCode {
+    ackord::cli::main()
+}

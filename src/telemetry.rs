@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use ackord_broker::RejectReason;
+use ackord_broker::{Attempt, Delivery, RejectReason};
 use serde::Serialize;
 
 /// What the worker has counted since it started.
 #[derive(Debug, Default)]
 pub struct Counters {
     messages: AtomicU64,
+    redeliveries: AtomicU64,
     effects: AtomicU64,
     replays: AtomicU64,
     declines: AtomicU64,
@@ -30,8 +31,10 @@ pub struct Counters {
 /// The counts at one moment; the JSON summary of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Summary {
-    /// Deliveries received.
+    /// Messages received, redeliveries not counted.
     pub messages: u64,
+    /// Deliveries of messages that had been delivered before, as far as the broker says.
+    pub redeliveries: u64,
     /// Step actions that took effect and were put on record.
     pub effects: u64,
     /// Deliveries answered from a record of success.
@@ -91,8 +94,17 @@ count! {
 }
 
 impl Counters {
-    pub(crate) fn received(&self, messages: usize) {
-        self.messages.fetch_add(messages as u64, Relaxed);
+    pub(crate) fn received(&self, deliveries: &[Delivery]) {
+        let again = deliveries.iter().filter(|delivery| match delivery.attempt() {
+            Attempt::Again => true,
+            Attempt::Number(number) => number > 1,
+            Attempt::Unknown => false,
+        });
+        let again = again.count() as u64;
+        self.messages.fetch_add(deliveries.len() as u64 - again, Relaxed);
+        if again > 0 {
+            self.redeliveries.fetch_add(again, Relaxed);
+        }
     }
 
     pub(crate) fn dead_letter(&self, reason: RejectReason) {
@@ -105,6 +117,7 @@ impl Counters {
         let by_reason = self.dead_letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
         Summary {
             messages: self.messages.load(Relaxed),
+            redeliveries: self.redeliveries.load(Relaxed),
             effects: self.effects.load(Relaxed),
             replays: self.replays.load(Relaxed),
             declines: self.declines.load(Relaxed),

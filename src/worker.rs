@@ -407,7 +407,7 @@ async fn receive_all(
         match received {
             Ok(deliveries) => {
                 *failures = 0;
-                engine.counters.received(deliveries.len());
+                engine.counters.received(&deliveries);
                 admit(engine, source, deliveries, permits).await;
             }
             Err(error) => return Some(error),

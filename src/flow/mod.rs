@@ -16,6 +16,10 @@ use crate::key::template::KeyTemplate;
 use crate::policy::Settings;
 
 pub mod builder;
+#[cfg(feature = "command")]
+pub mod command;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod route;
 pub mod step;
 
