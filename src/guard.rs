@@ -141,8 +141,11 @@ impl From<StepError> for End {
     }
 }
 
-type Hook<'a> = &'a (dyn Fn(Value, Grant) -> BoxFuture<'static, Result<(), StepError>> + Send + Sync + 'a);
-type Reconciler<'a> =
+/// Runs after an action.
+pub type Hook<'a> =
+    &'a (dyn Fn(Value, Grant) -> BoxFuture<'static, Result<(), StepError>> + Send + Sync + 'a);
+/// Finds out whether an action took effect.
+pub type Reconciler<'a> =
     &'a (dyn Fn(Grant) -> BoxFuture<'static, Result<Reconciled, StepError>> + Send + Sync + 'a);
 
 /// One thing to be guarded.
@@ -177,6 +180,20 @@ impl<'a> Call<'a> {
             lost: CancellationToken::new(),
             turn: None,
         }
+    }
+
+    /// Runs that after the action and before the record is completed.
+    #[must_use]
+    pub fn on_after(mut self, hook: Hook<'a>) -> Self {
+        self.on_after = Some(hook);
+        self
+    }
+
+    /// Asks that when it is unknown whether it took effect.
+    #[must_use]
+    pub fn reconcile(mut self, reconcile: Reconciler<'a>) -> Self {
+        self.reconcile = Some(reconcile);
+        self
     }
 }
 
@@ -319,7 +336,7 @@ impl StepGuard {
             return Outcome::Stopping;
         }
         let outcome = match self.claim(&call, wait_until).await {
-            Ok(tenure) => self.hold(&call, tenure, action).await,
+            Ok(tenure) => self.hold(&call, tenure, action, wait_until).await,
             Err(outcome) => outcome,
         };
         if matches!(outcome, Outcome::Done { .. } | Outcome::Declined { .. }) {
@@ -390,61 +407,90 @@ impl StepGuard {
     }
 
     /// From a granted claim to its end.
-    async fn hold<F, Fut>(&self, call: &Call<'_>, tenure: Tenure<'_>, action: F) -> Outcome
+    async fn hold<F, Fut>(
+        &self,
+        call: &Call<'_>,
+        tenure: Tenure<'_>,
+        action: F,
+        wait_until: Instant,
+    ) -> Outcome
     where
         F: FnOnce(Grant) -> Fut + Send,
         Fut: Future<Output = Result<Value, End>> + Send,
     {
-        let claim = &tenure.claim;
-        if call.level == Level::Step {
-            if claim.crashes >= call.terms.max_crashes {
-                let crashes = claim.crashes;
-                let note = format!("started {crashes} times without an end");
-                return self.release(&tenure, true, note, Outcome::Crashed { crashes }).await;
-            }
-            if let Some(takeover) = claim.took_over.as_ref().filter(|takeover| takeover.started) {
-                self.counters.takeover();
-                tracing::warn!(
-                    key = %call.key, from = %takeover.from, by = %self.owner, attempt = claim.attempt,
-                    "took over a step that had started: it may take effect twice",
-                );
-                if let Some(outcome) =
-                    self.settle_doubt(call, &tenure, "its owner died while running it").await
-                {
-                    return outcome;
-                }
-            }
+        if call.level == Level::Flow {
+            return self.act_and_finish(call, &tenure, action).await;
         }
-        let value = match kept_value(claim) {
-            Some(Ok(value)) => value,
-            Some(Err(reason)) => return Outcome::Unreadable { reason },
-            None => match self.act(call, &tenure, action).await {
-                Ok(value) => value,
-                Err(End::Inner(outcome)) => return self.end_of_inner(call, &tenure, outcome).await,
-                Err(End::Error(error)) => return self.end_of_error(call, &tenure, error).await,
-            },
-        };
-        self.finish(call, &tenure, value).await
+        if let Some(outcome) = self.look_back(call, &tenure).await {
+            return outcome;
+        }
+        if tenure.claim.crashes == 0 {
+            let _others = self.alone.read().await;
+            return self.act_and_finish(call, &tenure, action).await;
+        }
+        // An earlier run never ended, so this one runs alone. While it waits for that it holds no claim: if another suspect
+        // kills the process meanwhile, that must not count as a crash of this one.
+        let unstarted = Release { counted: false, started: false, note: None };
+        if let Err(error) = self.store.release(&tenure.claim.held, unstarted).await {
+            return Outcome::StoreAway { reason: self.note_store_error(&error) };
+        }
+        drop(tenure);
+        self.counters.suspect();
+        let _alone = self.alone.write().await;
+        match self.claim(call, wait_until).await {
+            Ok(tenure) => self.act_and_finish(call, &tenure, action).await,
+            Err(outcome) => outcome,
+        }
     }
 
-    /// The action itself, panics contained; alone when an earlier run of it never ended.
-    async fn act<F, Fut>(&self, call: &Call<'_>, tenure: &Tenure<'_>, action: F) -> Result<Value, End>
+    /// What the claim says of earlier runs: too many crashes, or a doubt. `None` = run it.
+    async fn look_back(&self, call: &Call<'_>, tenure: &Tenure<'_>) -> Option<Outcome> {
+        let claim = &tenure.claim;
+        if let Some(takeover) = claim.took_over.as_ref().filter(|takeover| takeover.started) {
+            self.counters.takeover();
+            tracing::warn!(
+                key = %call.key, from = %takeover.from, by = %self.owner, attempt = claim.attempt,
+                "took over a step that had started: it may take effect twice",
+            );
+        }
+        if claim.crashes >= call.terms.max_crashes {
+            let crashes = claim.crashes;
+            let note = format!("started {crashes} times without an end");
+            return Some(self.release(tenure, true, note, Outcome::Crashed { crashes }).await);
+        }
+        match &claim.took_over {
+            Some(takeover) if takeover.started => {
+                self.settle_doubt(call, tenure, "its owner died while running it").await
+            }
+            _ => None,
+        }
+    }
+
+    async fn act_and_finish<F, Fut>(&self, call: &Call<'_>, tenure: &Tenure<'_>, action: F) -> Outcome
+    where
+        F: FnOnce(Grant) -> Fut + Send,
+        Fut: Future<Output = Result<Value, End>> + Send,
+    {
+        let value = match kept_value(&tenure.claim) {
+            Some(Ok(value)) => value,
+            Some(Err(reason)) => return Outcome::Unreadable { reason },
+            None => match self.act(tenure, action).await {
+                Ok(value) => value,
+                Err(End::Inner(outcome)) => return self.end_of_inner(call, tenure, outcome).await,
+                Err(End::Error(error)) => return self.end_of_error(call, tenure, error).await,
+            },
+        };
+        self.finish(call, tenure, value).await
+    }
+
+    /// The action itself, panics contained.
+    async fn act<F, Fut>(&self, tenure: &Tenure<'_>, action: F) -> Result<Value, End>
     where
         F: FnOnce(Grant) -> Fut + Send,
         Fut: Future<Output = Result<Value, End>> + Send,
     {
         let grant = tenure.grant.clone();
-        let run = AssertUnwindSafe(async { action(grant).await }).catch_unwind();
-        let ended = if call.level == Level::Flow {
-            run.await
-        } else if tenure.claim.crashes > 0 {
-            self.counters.suspect();
-            let _alone = self.alone.write().await;
-            run.await
-        } else {
-            let _others = self.alone.read().await;
-            run.await
-        };
+        let ended = AssertUnwindSafe(async { action(grant).await }).catch_unwind().await;
         ended.unwrap_or_else(|panic| Err(End::Error(self.panicked(&*panic))))
     }
 
@@ -600,7 +646,7 @@ impl StepGuard {
     }
 
     async fn release(&self, tenure: &Tenure<'_>, counted: bool, note: String, outcome: Outcome) -> Outcome {
-        let how = Release { counted, note: (!note.is_empty()).then_some(note) };
+        let how = Release { counted, started: true, note: (!note.is_empty()).then_some(note) };
         match self.store.release(&tenure.claim.held, how).await {
             Ok(()) => outcome,
             Err(StoreError::LostOwnership { .. }) => Outcome::LostOwnership,

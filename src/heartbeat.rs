@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use ackord_broker::{Delivery, Disposition, SettleError};
 use futures_util::future::join_all;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -33,6 +34,7 @@ struct Shared {
     next_id: AtomicU64,
     /// In milliseconds, from the shortest lease seen.
     tick: AtomicU64,
+    faster: Notify,
     counters: Arc<Counters>,
 }
 
@@ -97,6 +99,7 @@ impl Heartbeat {
             deliveries: Mutex::default(),
             next_id: AtomicU64::new(0),
             tick: AtomicU64::new(LONGEST_TICK.as_millis() as u64),
+            faster: Notify::new(),
             counters,
         });
         let stop = CancellationToken::new();
@@ -159,7 +162,11 @@ impl Shared {
     fn admit(&self, lease: Duration) -> u64 {
         // A sixth of the lease: whatever is due at a third is then renewed before half of the lease is over.
         let tick = (lease / 6).clamp(SHORTEST_TICK, LONGEST_TICK);
-        self.tick.fetch_min(tick.as_millis() as u64, Relaxed);
+        let before = self.tick.fetch_min(tick.as_millis() as u64, Relaxed);
+        if before > tick.as_millis() as u64 {
+            // The clock may just be asleep for longer than this lease lives.
+            self.faster.notify_one();
+        }
         self.next_id.fetch_add(1, Relaxed)
     }
 
@@ -226,8 +233,9 @@ impl Shared {
                 }
             }
             Ok(Err(SettleError::Failed(_))) | Err(_) if beat.renewed.elapsed() < beat.lease => {}
+            // It stays registered: a redelivery may put a newer handle in its place, which is renewed again.
             Ok(Err(_)) | Err(_) => {
-                if deliveries.remove(&id).is_some() {
+                if deliveries.contains_key(&id) && !beat.lost.is_cancelled() {
                     self.counters.lease_lost();
                     tracing::warn!("the broker's lease on a message was lost while its flow is running");
                     beat.lost.cancel();
@@ -239,7 +247,10 @@ impl Shared {
 
 async fn beat(shared: Arc<Shared>, store: Arc<dyn IdempotencyStore>) {
     loop {
-        tokio::time::sleep(Duration::from_millis(shared.tick.load(Relaxed))).await;
+        let tick = Duration::from_millis(shared.tick.load(Relaxed));
+        if tokio::time::timeout(tick, shared.faster.notified()).await.is_ok() {
+            continue;
+        }
         shared.renew_claims(&*store).await;
         shared.extend_deliveries().await;
     }

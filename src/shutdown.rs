@@ -80,6 +80,12 @@ pub enum RunError {
         /// How the run went.
         report: Box<RunReport>,
     },
+    /// A second signal: nothing more was settled.
+    #[error("stopped at once by a second signal; what is not settled comes again")]
+    Interrupted {
+        /// 130 for SIGINT, 143 for SIGTERM.
+        code: u8,
+    },
     /// A defect of ours.
     #[error("internal error: {0}")]
     Internal(String),
@@ -110,7 +116,7 @@ impl RunError {
         match self {
             Self::SourceRefused { report, .. } | Self::Unreachable { report, .. } => report.as_deref(),
             Self::StoreRefused { report, .. } => Some(report),
-            Self::Internal(_) => None,
+            Self::Interrupted { .. } | Self::Internal(_) => None,
         }
     }
 
@@ -118,6 +124,7 @@ impl RunError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Unreachable { .. } => exit_code::UNREACHABLE,
+            Self::Interrupted { code } => *code,
             Self::SourceRefused { .. } | Self::StoreRefused { .. } | Self::Internal(_) => exit_code::FAILURE,
         }
     }

@@ -6,8 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 
-use super::stop::StopSignals;
-use super::{Format, complain, print, print_json, promises};
+use super::{Format, complain, print, print_json, promises, stop};
 use crate::config::{Config, env};
 use crate::registry::Parts;
 use crate::shutdown::{RunError, RunReport, exit_code};
@@ -69,8 +68,15 @@ pub(super) fn run(args: &RunArgs, config: &Config, parts: Parts, format: Format)
         }
     };
     let ended = runtime.block_on(async {
-        let signals = StopSignals::listen()?;
-        Ok::<_, std::io::Error>(worker.run(signals.first()).await)
+        let (first, second) = stop::listen()?;
+        tokio::select! {
+            ended = worker.run(first) => Ok(ended),
+            // Dropping the worker drops every step, which ends the commands that they run.
+            code = second => {
+                tracing::error!(code, "second signal: ending at once, what is not settled comes again");
+                Ok::<_, std::io::Error>(Err(RunError::Interrupted { code }))
+            }
+        }
     });
     // A read that never returns must not hold up the end.
     runtime.shutdown_timeout(Duration::from_secs(1));

@@ -1,34 +1,38 @@
 //! Signals: the first asks to stop, the second ends the process at once with nothing settled falsely.
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use std::future::Future;
 
-/// Both signals that ask to stop.
-pub(super) struct StopSignals {
-    terminate: Signal,
-    interrupt: Signal,
-}
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 
-impl StopSignals {
-    /// Takes them over from the system's default.
-    pub(super) fn listen() -> std::io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
-    }
-
-    /// Waits for one, and says with which code a process ends that such a signal ends.
-    async fn next(&mut self) -> i32 {
-        tokio::select! {
-            _ = self.terminate.recv() => 143,
-            _ = self.interrupt.recv() => 130,
+/// Takes SIGTERM and SIGINT over from the system's default. The first future resolves at the first signal; the second at the
+/// second one, with the code that a process has which such a signal ends.
+pub(super) fn listen() -> std::io::Result<(impl Future<Output = ()> + Send, impl Future<Output = u8> + Send)>
+{
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let (first, asked) = oneshot::channel();
+    let (second, insisted) = oneshot::channel();
+    tokio::spawn(async move {
+        let mut next = async || {
+            tokio::select! {
+                _ = terminate.recv() => 143,
+                _ = interrupt.recv() => 130,
+            }
+        };
+        next().await;
+        let _ = first.send(());
+        let _ = second.send(next().await);
+    });
+    let asked = async move {
+        // The task lives as long as the runtime.
+        let _ = asked.await;
+    };
+    let insisted = async move {
+        match insisted.await {
+            Ok(code) => code,
+            Err(_) => std::future::pending().await,
         }
-    }
-
-    /// Resolves at the first; at the second the process ends.
-    pub(super) async fn first(mut self) {
-        self.next().await;
-        tokio::spawn(async move {
-            let code = self.next().await;
-            tracing::error!(code, "second signal: ending at once, what is not settled comes again");
-            std::process::exit(code);
-        });
-    }
+    };
+    Ok((asked, insisted))
 }

@@ -84,7 +84,7 @@ pub trait IdempotencyStore: Send + Sync + fmt::Debug {
         retention: Duration,
     ) -> Result<(), StoreError>;
 
-    /// Gives the claim back. The attempt number stays with the key, see [`Release`]; the count of crashes is reset.
+    /// Gives the claim back. The attempt number stays with the key, and the count of crashes is reset, as [`Release`] says.
     ///
     /// # Errors
     /// [`StoreError::LostOwnership`] when the token no longer holds the key; nothing is changed then.
@@ -203,6 +203,8 @@ pub struct Takeover {
 pub struct Release {
     /// Whether this try counts. If not, the attempt number falls back by one.
     pub counted: bool,
+    /// Whether the step was started. If not, the count of crashes stays as it was: nothing is known that would reset it.
+    pub started: bool,
     /// The error in short, for operators; at most 1 KiB is kept.
     pub note: Option<String>,
 }

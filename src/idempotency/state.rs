@@ -174,7 +174,9 @@ impl Row {
             _ => return Err(Lost),
         }
         self.state = State::Released;
-        self.crashes = 0;
+        if how.started {
+            self.crashes = 0;
+        }
         if !how.counted {
             self.attempt = self.attempt.saturating_sub(1);
         }
