@@ -5,6 +5,7 @@ pub mod classify;
 pub mod cli;
 pub mod clock;
 pub mod config;
+pub mod docs;
 pub mod fingerprint;
 mod flight;
 pub mod flow;
