@@ -19,6 +19,7 @@ pub mod outcome;
 pub mod policy;
 mod process;
 pub mod registry;
+pub mod saga;
 pub mod shutdown;
 pub mod telemetry;
 mod turn;

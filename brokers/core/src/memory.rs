@@ -27,6 +27,7 @@ struct Shared {
     lease: Option<Duration>,
     queues: Mutex<HashMap<String, Arc<Queue>>>,
     available: std::sync::atomic::AtomicBool,
+    refuses: bool,
 }
 
 #[derive(Debug)]
@@ -50,6 +51,9 @@ struct State {
     closed: bool,
     /// Whether what is handed out has a lease.
     leased: bool,
+    loses_dead_letters: bool,
+    /// Counts the cuts: a consumer of an earlier one has lost its connection, and its handles are void.
+    generation: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -79,17 +83,22 @@ pub struct Settled {
 impl MemoryBroker {
     /// A broker that lets a consumer hold a message for as long as it lives; a dropped delivery comes again at once.
     pub fn new() -> Self {
-        Self::build(None)
+        Self::build(None, false)
+    }
+
+    /// A broker that refuses every subscription, as one does whose password is wrong.
+    pub fn refusing() -> Self {
+        Self::build(None, true)
     }
 
     /// A broker that gives a message to somebody else when it has not been extended for that long.
     pub fn with_lease(lease: Duration) -> Self {
-        Self::build(Some(lease))
+        Self::build(Some(lease), false)
     }
 
-    fn build(lease: Option<Duration>) -> Self {
+    fn build(lease: Option<Duration>, refuses: bool) -> Self {
         let available = std::sync::atomic::AtomicBool::new(true);
-        Self { shared: Arc::new(Shared { lease, queues: Mutex::default(), available }) }
+        Self { shared: Arc::new(Shared { lease, queues: Mutex::default(), available, refuses }) }
     }
 
     /// Puts a message at the end of a queue. Its origin is set; its id is kept.
@@ -124,6 +133,25 @@ impl MemoryBroker {
         self.shared.available.store(available, std::sync::atomic::Ordering::SeqCst);
         let queues: Vec<_> = lock(&self.shared.queues).values().cloned().collect();
         queues.iter().for_each(|queue| queue.changed.notify_waiters());
+    }
+
+    /// Plays a cut connection: every consumer of the queue fails once, what was handed out goes back, its handles are void.
+    pub fn cut(&self, queue: &str) {
+        let queue = self.queue(queue);
+        let mut state = queue.lock();
+        state.generation += 1;
+        let mut open: Vec<_> = state.open.drain().collect();
+        open.sort_by_key(|(receipt, _)| *receipt);
+        for (_, open) in open.into_iter().rev() {
+            state.ready.push_front(open.stored);
+        }
+        drop(state);
+        queue.changed.notify_waiters();
+    }
+
+    /// Plays a dead-letter place that is gone: while `false`, rejecting from the queue fails.
+    pub fn set_keeps_dead_letters(&self, queue: &str, keeps: bool) {
+        self.queue(queue).lock().loses_dead_letters = !keeps;
     }
 
     /// What was rejected from a queue, in order.
@@ -191,8 +219,12 @@ impl Broker for MemoryBroker {
 
     async fn subscribe(&self, to: &Subscription) -> Result<Box<dyn Consumer>, BrokerError> {
         self.shared.check("subscribe")?;
+        if self.shared.refuses {
+            return Err(BrokerError::new(ErrorKind::Refused, "subscribe", "this broker refuses everybody"));
+        }
         let queue = self.queue(&to.source);
-        Ok(Box::new(MemoryConsumer { shared: Arc::clone(&self.shared), queue, drained: false }))
+        let generation = queue.lock().generation;
+        Ok(Box::new(MemoryConsumer { shared: Arc::clone(&self.shared), queue, drained: false, generation }))
     }
 }
 
@@ -200,6 +232,7 @@ struct MemoryConsumer {
     shared: Arc<Shared>,
     queue: Arc<Queue>,
     drained: bool,
+    generation: u64,
 }
 
 #[async_trait]
@@ -216,6 +249,13 @@ impl Consumer for MemoryConsumer {
             }
             let wake = {
                 let mut state = self.queue.lock();
+                if state.generation != self.generation {
+                    return Err(BrokerError::new(
+                        ErrorKind::Unavailable,
+                        "receive",
+                        "the connection was cut",
+                    ));
+                }
                 let now = Instant::now();
                 state.bring_back(now);
                 if !state.ready.is_empty() {
@@ -319,6 +359,12 @@ impl Settle for Handle {
     async fn settle(mut self: Box<Self>, disposition: Disposition) -> Result<(), SettleError> {
         self.shared.check("settle").map_err(SettleError::Failed)?;
         let mut state = self.queue.lock();
+        if state.loses_dead_letters && matches!(disposition, Disposition::Reject(_)) {
+            drop(state);
+            let error = BrokerError::new(ErrorKind::Unavailable, "settle", "the dead-letter place is gone");
+            // Dropped unsettled: it comes again.
+            return Err(SettleError::Failed(error));
+        }
         let stored = self.take(&mut state)?;
         self.settled = true;
         match disposition {

@@ -1,52 +1,43 @@
+//! Opening a source: what can be wrong with a path is found here, before the first message.
+
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use ackord_broker::{
-    Broker, BrokerError, Capabilities, Consumer, DeadLetters, DelayBounds, ErrorKind, Lease, Ordering,
-    Redelivery, Subscription,
+    Broker, BrokerError, Capabilities, Consumer, DeadLetters as DeadLettersAre, DelayBounds, ErrorKind,
+    Lease, Ordering, Redelivery, Subscription,
 };
 use async_trait::async_trait;
-use tokio::sync::mpsc;
 
+use crate::backlog::LONGEST_DELAY;
 use crate::config::FileConfig;
-use crate::consumer::{FileConsumer, Shared};
-use crate::dead_letter::DeadLetterFile;
-use crate::progress::Progress;
-use crate::reader::{self, Input};
+use crate::consumer::FileConsumer;
+use crate::dead_letter::DeadLetters;
+use crate::journal::{Journal, beside};
+use crate::reader::{self, Feed, Reading};
+use crate::settle::{Ledger, Shared};
 
-/// Batches that wait between the reading thread and the worker.
-const BATCHES_AHEAD: usize = 4;
-
-/// JSON lines as a source; a subscription's source is a path, or `-` for stdin.
-#[derive(Debug)]
+/// Files of JSON lines, and stdin, as sources of messages.
+///
+/// A subscription's source is a path, or `-` for stdin. One consumer at a time reads a file: its progress is
+/// remembered beside it, in `<file>.progress`, and the next consumer goes on behind what is settled. A file may grow;
+/// another file under the same name is refused. Stdin is read once, and what is not settled of it is gone with the
+/// process.
+///
+/// A message is named by the offset of its line. One that is nacked comes again from the same consumer, when its delay
+/// has passed; one that is rejected is appended to the dead-letter file, in the message format, before its line counts
+/// as settled; an end of the process between the two leaves the letter and delivers the message once more. With the end of the file reached and everything settled, the source has ended.
+#[derive(Debug, Clone)]
 pub struct FileBroker {
     config: FileConfig,
 }
 
 impl FileBroker {
-    /// A broker with that configuration. Nothing is opened yet.
+    /// A broker of that configuration. Opens nothing.
     pub fn new(config: FileConfig) -> Self {
         Self { config }
-    }
-
-    fn open(&self, path: &Path) -> Result<(Input, Progress), String> {
-        let mut file = File::open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => "does not exist; create it, or correct the source's path".to_owned(),
-            io::ErrorKind::PermissionDenied => "may not be read; give this user the right to".to_owned(),
-            _ => format!("cannot be read: {error}"),
-        })?;
-        let metadata = file.metadata().map_err(|error| format!("cannot be read: {error}"))?;
-        if metadata.is_dir() {
-            return Err("is a folder; name a file in it".to_owned());
-        }
-        // Two readers would each settle what the other is working on.
-        file.try_lock().map_err(|_| "is being read by another worker; stop that one first".to_owned())?;
-        let progress = self.config.progress.clone().unwrap_or_else(|| beside(path, ".progress"));
-        let progress = Progress::open(&progress, &mut file)?;
-        Ok((Input::File(file, path.to_owned()), progress))
     }
 }
 
@@ -60,36 +51,90 @@ impl Broker for FileBroker {
         Capabilities {
             redelivery: Redelivery::OnDrop,
             ordering: Ordering::Total,
-            dead_letters: DeadLetters::Kept,
-            delay: DelayBounds { max: Duration::from_secs(366 * 24 * 3600) },
+            dead_letters: DeadLettersAre::Kept,
+            delay: DelayBounds { max: LONGEST_DELAY },
             lease: Lease::Unlimited,
             stable_position: true,
         }
     }
 
     async fn subscribe(&self, to: &Subscription) -> Result<Box<dyn Consumer>, BrokerError> {
-        let refused = |problem: String| {
-            BrokerError::new(ErrorKind::Refused, "subscribe", format!("{}: {problem}", to.source))
-        };
-        let path = Path::new(&to.source);
-        let (input, progress, default_dlq) = if to.source == "-" {
-            (Input::Stdin, Progress::forgetful(), PathBuf::from("stdin.dlq.jsonl"))
-        } else {
-            let (input, progress) = self.open(path).map_err(refused)?;
-            (input, progress, beside(path, ".dlq.jsonl"))
-        };
-        let named = to.dead_letter.as_ref().map(PathBuf::from).or_else(|| self.config.dead_letter.clone());
-        let dead_letters = DeadLetterFile::new(named.unwrap_or(default_dlq));
-        let from = progress.watermark();
-        let (send, receive) = mpsc::channel(BATCHES_AHEAD);
-        reader::start(input, from, self.config.clone(), send).map_err(|error| refused(error.to_string()))?;
-        let shared = Arc::new(Shared::new(progress, dead_letters));
-        Ok(Box::new(FileConsumer::new(shared, receive)))
+        let (config, to) = (self.config.clone(), to.clone());
+        let opened = tokio::task::spawn_blocking(move || open(&config, &to)).await;
+        let (shared, feed) = opened
+            .map_err(|stopped| BrokerError::new(ErrorKind::Unavailable, "subscribe", stopped))?
+            .map_err(|text| BrokerError::new(ErrorKind::Refused, "subscribe", text))?;
+        Ok(Box::new(FileConsumer::new(Arc::new(shared), feed)))
     }
 }
 
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    PathBuf::from(name)
+/// Opens a source; the error is a sentence that names the path and the cure.
+fn open(config: &FileConfig, to: &Subscription) -> Result<(Shared, Feed), String> {
+    let is_stdin = to.source == "-";
+    let dead_letter = match (&to.dead_letter, &config.dead_letter) {
+        (Some(path), _) => path.into(),
+        (None, Some(path)) => path.clone(),
+        (None, None) if is_stdin => PathBuf::from("stdin.dlq.jsonl"),
+        (None, None) => beside(to.source.as_ref(), ".dlq.jsonl"),
+    };
+    let path = Path::new(&to.source);
+    let reading = Reading {
+        source: to.source.clone(),
+        name: if is_stdin {
+            "stdin".into()
+        } else {
+            path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
+        },
+        format: config.format,
+        longest: config.max_line.get(),
+        window: to.window,
+    };
+    let no_thread = |error: io::Error| format!("no thread could be started to read {}: {error}", to.source);
+    if is_stdin {
+        let shared = Shared::new(Ledger::Unwritten, DeadLetters::new(dead_letter, None));
+        let feed = reader::read_stream(io::stdin(), reading).map_err(no_thread)?;
+        return Ok((shared, feed));
+    }
+
+    let mut file = open_source(path)?;
+    let progress = config.progress.clone().unwrap_or_else(|| beside(path, ".progress"));
+    for (what, other) in [("dead_letter", &dead_letter), ("progress", &progress)] {
+        if is_same(path, other) {
+            return Err(format!("{} is the source itself; set `{what}` to another path", other.display()));
+        }
+    }
+    let journal = Journal::open(&progress, open_source(path)?, path).map_err(|error| error.to_string())?;
+    let settled = journal.progress().clone();
+    file.seek(SeekFrom::Start(settled.watermark())).map_err(|error| cannot_read(path, &error))?;
+    let shared = Shared::new(
+        Ledger::Journal(Box::new(journal)),
+        DeadLetters::new(dead_letter, Some(open_source(path)?)),
+    );
+    let feed = reader::read_file(file, settled, reading, config.follow).map_err(no_thread)?;
+    Ok((shared, feed))
+}
+
+fn open_source(path: &Path) -> Result<File, String> {
+    // Looked at first: opening a named pipe would wait for its writer.
+    let metadata = path.metadata().map_err(|error| cannot_read(path, &error))?;
+    if metadata.is_dir() {
+        return Err(format!("{} is a directory; name a file in it", path.display()));
+    }
+    if !metadata.is_file() {
+        return Err(format!("{} is not a regular file; pipe it to stdin and name `-`", path.display()));
+    }
+    File::open(path).map_err(|error| cannot_read(path, &error))
+}
+
+fn cannot_read(path: &Path, error: &io::Error) -> String {
+    let cure = match error.kind() {
+        io::ErrorKind::NotFound => "check the path, relative ones start at the working directory",
+        io::ErrorKind::PermissionDenied => "let this user read it",
+        _ => "make it readable",
+    };
+    format!("{} cannot be read ({error}); {cure}", path.display())
+}
+
+fn is_same(one: &Path, other: &Path) -> bool {
+    matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }

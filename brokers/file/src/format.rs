@@ -1,300 +1,287 @@
-//! The project's message format: one JSON object in one line.
-//!
-//! `{"id":…, "key":…, "headers":{…} or [[name, value],…], "properties":…, "attributes":…, "body":<any JSON>,
-//! "origin":{…}}`. Instead of `body` there may be `body_text` (text that is not JSON) or `body_base64` (bytes). A value
-//! that is not text is `{"base64":"…"}`; null is null. In `body` the bytes are kept as they are written. A name that is not
-//! text, and names that repeat, need the list form. A dead letter carries `dead_letter` beside these; it is ignored when
-//! the line is read.
+//! The message format: one message a line of JSON.
 
-use ackord_broker::{Header, Headers, Message, Origin, Rejection};
-use base64::Engine as _;
+mod write;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use ackord_broker::{Header, Headers, Message, Origin};
+use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use serde_json::{Map, Value, json};
 use thiserror::Error;
 
-/// Why a line is not a message.
+pub(crate) use write::head;
+pub use write::write_line;
+
+/// Reads one line of the message format.
+///
+/// ```
+/// let message = ackord_file::parse_line(br#"{"id":"a1","headers":{"try":3},"body":{"amount": 1.50}}"#)?;
+/// assert_eq!(message.id.as_str(), "a1");
+/// assert_eq!(message.headers.all("try").next().flatten().unwrap(), "3");
+/// assert_eq!(message.body.unwrap(), r#"{"amount": 1.50}"#);
+/// # Ok::<(), ackord_file::FormatError>(())
+/// ```
+///
+/// | field | takes |
+/// |---|---|
+/// | `id` | text or a number; without one, the id is empty and the caller chooses one |
+/// | `key` | a value, the record key |
+/// | `headers`, `properties`, `attributes` | an object from names to values, or a list of pairs of name and value |
+/// | `body` | any JSON, kept byte for byte; null is no body |
+/// | `body_text`, `body_base64` | instead of `body`: a body as text, or as bytes in base64 |
+/// | `origin` | an object of `broker`, `source` and `position` |
+/// | `dead_letter` | an object that [`write_line`] adds to a rejected message; not part of the message |
+///
+/// A value is text, `{"base64":"…"}` for what is not text, null, or a number, true or false, taken as their text.
+///
+/// # Errors
+/// [`FormatError`] says which part is wrong; a field that is not in this table is an error too.
+pub fn parse_line(line: &[u8]) -> Result<Message, FormatError> {
+    let text = std::str::from_utf8(line).map_err(|error| FormatError::Utf8(error.valid_up_to()))?;
+    if !text.trim_start().starts_with('{') {
+        return Err(match serde_json::from_str::<&RawValue>(text) {
+            Ok(_) => FormatError::NotAnObject,
+            Err(error) => FormatError::Json(error),
+        });
+    }
+    let line: Line<'_> = serde_json::from_str(text).map_err(FormatError::Json)?;
+    if let Some(raw) = line.dead_letter
+        && !raw.get().starts_with('{')
+    {
+        return Err(FormatError::field("dead_letter", "must be an object"));
+    }
+    Ok(Message {
+        id: match line.id {
+            Some(raw) => id(raw)?.as_ref().into(),
+            None => "".into(),
+        },
+        record_key: line.key.map(|raw| value("key", raw)).transpose()?.flatten(),
+        headers: headers("headers", line.headers)?,
+        properties: headers("properties", line.properties)?,
+        attributes: headers("attributes", line.attributes)?,
+        body: body(&line)?,
+        origin: line.origin.map(origin).transpose()?.unwrap_or_default(),
+        fault: None,
+    })
+}
+
+/// What is wrong with a line.
 #[derive(Debug, Error)]
 pub enum FormatError {
-    /// It is not JSON, or a field is unknown or of the wrong type; the text says which and where.
+    /// The line is not text.
+    #[error("byte {0} of the line is not valid UTF-8")]
+    Utf8(usize),
+    /// The line is JSON, but not an object.
+    #[error("the line is not a JSON object")]
+    NotAnObject,
+    /// The line is not JSON, or has an unknown or a repeated field.
     #[error("{0}")]
-    Json(#[from] serde_json::Error),
-    /// A field does not hold what it should.
-    #[error("`{field}` {problem}")]
+    Json(serde_json::Error),
+    /// A field has a value that it cannot have.
+    #[error("field `{field}`: {problem}")]
     Field {
-        /// The field.
+        /// The field's name, with the header's name where it is one.
         field: String,
         /// What is wrong with it.
-        problem: &'static str,
+        problem: String,
     },
+    /// More than one of `body`, `body_text` and `body_base64`.
+    #[error("`{0}` and `{1}` are both there, a message has one body")]
+    TwoBodies(&'static str, &'static str),
+}
+
+impl FormatError {
+    fn field(field: impl Into<String>, problem: impl fmt::Display) -> Self {
+        Self::Field { field: field.into(), problem: problem.to_string() }
+    }
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Line<'a> {
-    id: Option<Value>,
-    key: Option<Value>,
-    headers: Option<Value>,
-    properties: Option<Value>,
-    attributes: Option<Value>,
+    #[serde(borrow)]
+    id: Option<&'a RawValue>,
+    #[serde(borrow)]
+    key: Option<&'a RawValue>,
+    #[serde(borrow)]
+    headers: Option<&'a RawValue>,
+    #[serde(borrow)]
+    properties: Option<&'a RawValue>,
+    #[serde(borrow)]
+    attributes: Option<&'a RawValue>,
     #[serde(borrow)]
     body: Option<&'a RawValue>,
-    body_text: Option<String>,
-    body_base64: Option<String>,
-    origin: Option<OriginFields>,
+    #[serde(borrow)]
+    body_text: Option<&'a RawValue>,
+    #[serde(borrow)]
+    body_base64: Option<&'a RawValue>,
+    #[serde(borrow)]
+    origin: Option<&'a RawValue>,
+    #[serde(borrow)]
     dead_letter: Option<&'a RawValue>,
 }
 
-#[derive(Default, Deserialize, Serialize)]
-#[serde(deny_unknown_fields, default)]
-struct OriginFields {
-    broker: String,
-    source: String,
-    position: Option<String>,
+fn id(raw: &RawValue) -> Result<Cow<'_, str>, FormatError> {
+    match raw.get().as_bytes()[0] {
+        b'"' => text("id", raw),
+        b'-' | b'0'..=b'9' => Ok(Cow::Borrowed(raw.get())),
+        _ => Err(FormatError::field("id", "must be text or a number")),
+    }
 }
 
-/// Reads a line. The message's id is empty when the line has none: the caller knows a better one.
-///
-/// # Errors
-/// [`FormatError`] names the field or the column.
-pub fn parse_line(line: &[u8]) -> Result<Message, FormatError> {
-    let line: Line<'_> = serde_json::from_slice(line)?;
-    let _ = line.dead_letter;
-    let bodies = [line.body.is_some(), line.body_text.is_some(), line.body_base64.is_some()];
-    if bodies.iter().filter(|given| **given).count() > 1 {
-        return Err(wrong("body", "is given more than once (body, body_text, body_base64)"));
+fn body(line: &Line<'_>) -> Result<Option<Bytes>, FormatError> {
+    let forms = [("body", line.body), ("body_text", line.body_text), ("body_base64", line.body_base64)];
+    let mut given = forms.into_iter().filter_map(|(name, raw)| raw.map(|raw| (name, raw)));
+    let Some((name, raw)) = given.next() else { return Ok(None) };
+    if let Some((other, _)) = given.next() {
+        return Err(FormatError::TwoBodies(name, other));
     }
-    let body = match (line.body, line.body_text, line.body_base64) {
-        (Some(json), _, _) => Some(Bytes::copy_from_slice(json.get().as_bytes())),
-        (_, Some(text), _) => Some(Bytes::from(text)),
-        (_, _, Some(text)) => Some(decode("body_base64", &text)?),
-        (None, None, None) => None,
-    };
-    let id = match line.id {
-        None | Some(Value::Null) => String::new(),
-        Some(Value::String(text)) => text,
-        Some(Value::Number(number)) => number.to_string(),
-        Some(_) => return Err(wrong("id", "is neither text nor a number")),
-    };
-    let origin = line.origin.unwrap_or_default();
-    Ok(Message {
-        id: id.into(),
-        record_key: line.key.map(|key| value("key", key)).transpose()?.flatten(),
-        headers: headers("headers", line.headers)?,
-        properties: headers("properties", line.properties)?,
-        attributes: headers("attributes", line.attributes)?,
-        body,
-        origin: Origin {
-            broker: origin.broker.into(),
-            source: origin.source.into(),
-            position: origin.position.map(Into::into),
-        },
-        fault: None,
+    Ok(Some(match name {
+        "body" => Bytes::copy_from_slice(raw.get().as_bytes()),
+        "body_text" => bytes(text(name, raw)?),
+        _ => base64_text(name, &text(name, raw)?)?,
+    }))
+}
+
+fn headers(field: &str, raw: Option<&RawValue>) -> Result<Headers, FormatError> {
+    let Some(raw) = raw else { return Ok(Headers::default()) };
+    let wrong = |error: serde_json::Error| FormatError::field(field, error);
+    match raw.get().as_bytes()[0] {
+        b'{' => {
+            let Object(pairs) = serde_json::from_str(raw.get()).map_err(wrong)?;
+            pairs
+                .into_iter()
+                .map(|(name, raw)| {
+                    let value = value(field, raw).map_err(|error| inside(error, field, &name))?;
+                    Ok(Header { name: Bytes::from(name), value })
+                })
+                .collect()
+        }
+        b'[' => {
+            let pairs: Vec<[&RawValue; 2]> = serde_json::from_str(raw.get()).map_err(wrong)?;
+            pairs
+                .into_iter()
+                .map(|[name, raw]| {
+                    let name = match name.get().as_bytes()[0] {
+                        b'"' | b'{' => value(field, name)?.expect("neither text nor an object is null"),
+                        _ => {
+                            return Err(FormatError::field(
+                                field,
+                                "a name must be text or {\"base64\":\"…\"}",
+                            ));
+                        }
+                    };
+                    let value = value(field, raw)
+                        .map_err(|error| inside(error, field, &String::from_utf8_lossy(&name)))?;
+                    Ok(Header { name, value })
+                })
+                .collect()
+        }
+        _ => Err(FormatError::field(field, "must be an object or a list of pairs")),
+    }
+}
+
+/// Adds the header's name to an error in its value.
+fn inside(error: FormatError, field: &str, name: &str) -> FormatError {
+    match error {
+        FormatError::Field { problem, .. } => FormatError::field(format!("{field}.{name}"), problem),
+        other => other,
+    }
+}
+
+fn origin(raw: &RawValue) -> Result<Origin, FormatError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Written {
+        broker: Option<String>,
+        source: Option<String>,
+        position: Option<String>,
+    }
+    if !raw.get().starts_with('{') {
+        return Err(FormatError::field("origin", "must be an object"));
+    }
+    let written: Written =
+        serde_json::from_str(raw.get()).map_err(|error| FormatError::field("origin", error))?;
+    Ok(Origin {
+        broker: written.broker.unwrap_or_default().into(),
+        source: written.source.unwrap_or_default().into(),
+        position: written.position.map(Into::into),
     })
 }
 
-fn headers(field: &str, given: Option<Value>) -> Result<Headers, FormatError> {
-    let pairs: Vec<(Bytes, Value)> = match given {
-        None | Some(Value::Null) => Vec::new(),
-        Some(Value::Object(map)) => map.into_iter().map(|(name, value)| (Bytes::from(name), value)).collect(),
-        Some(Value::Array(list)) => {
-            list.into_iter().map(|pair| name_and_value(field, pair)).collect::<Result<_, _>>()?
+/// A key's or a header's value: text, bytes, null, or a number, true or false as their text.
+fn value(field: &str, raw: &RawValue) -> Result<Option<Bytes>, FormatError> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Binary {
+        base64: String,
+    }
+    match raw.get().as_bytes()[0] {
+        b'"' => text(field, raw).map(|text| Some(bytes(text))),
+        b'n' => Ok(None),
+        b'{' => {
+            let binary: Binary =
+                serde_json::from_str(raw.get()).map_err(|error| FormatError::field(field, error))?;
+            base64_text(field, &binary.base64).map(Some)
         }
-        Some(_) => return Err(wrong(field, "is neither an object nor a list of [name, value]")),
-    };
-    pairs
-        .into_iter()
-        .map(|(name, given)| {
-            let place = format!("{field}.{}", String::from_utf8_lossy(&name));
-            Ok(Header { value: value(&place, given)?, name })
-        })
-        .collect()
-}
-
-fn name_and_value(field: &str, pair: Value) -> Result<(Bytes, Value), FormatError> {
-    let Value::Array(pair) = pair else { return Err(wrong(field, "has an entry that is not [name, value]")) };
-    let [name, value_given]: [Value; 2] =
-        pair.try_into().map_err(|_| wrong(field, "has an entry that is not [name, value]"))?;
-    let name = value(field, name)?.ok_or_else(|| wrong(field, "has a name that is null"))?;
-    Ok((name, value_given))
-}
-
-fn value(field: &str, given: Value) -> Result<Option<Bytes>, FormatError> {
-    match given {
-        Value::Null => Ok(None),
-        Value::String(text) => Ok(Some(Bytes::from(text))),
-        Value::Number(number) => Ok(Some(Bytes::from(number.to_string()))),
-        Value::Bool(flag) => Ok(Some(Bytes::from(flag.to_string()))),
-        Value::Object(map) => match map.get("base64") {
-            Some(Value::String(text)) if map.len() == 1 => Ok(Some(decode(field, text)?)),
-            _ => Err(wrong(field, "is an object other than {\"base64\":\"…\"}")),
-        },
-        Value::Array(_) => Err(wrong(field, "is a list, not a value")),
+        b'[' => Err(FormatError::field(field, "a list is not a value; write it as text")),
+        _ => Ok(Some(Bytes::copy_from_slice(raw.get().as_bytes()))),
     }
 }
 
-fn decode(field: &str, text: &str) -> Result<Bytes, FormatError> {
-    STANDARD.decode(text).map(Bytes::from).map_err(|_| wrong(field, "is not base64"))
+fn text<'a>(field: &str, raw: &'a RawValue) -> Result<Cow<'a, str>, FormatError> {
+    let quoted = raw.get();
+    if !quoted.starts_with('"') {
+        return Err(FormatError::field(field, "must be text"));
+    }
+    // Most text has no escapes; then what stands between the quotes is the text itself.
+    let inner = &quoted[1..quoted.len() - 1];
+    if !inner.contains('\\') {
+        return Ok(Cow::Borrowed(inner));
+    }
+    serde_json::from_str(quoted).map(Cow::Owned).map_err(|error| FormatError::field(field, error))
 }
 
-fn wrong(field: &str, problem: &'static str) -> FormatError {
-    FormatError::Field { field: field.to_owned(), problem }
+fn bytes(text: Cow<'_, str>) -> Bytes {
+    match text {
+        Cow::Borrowed(text) => Bytes::copy_from_slice(text.as_bytes()),
+        Cow::Owned(text) => Bytes::from(text),
+    }
 }
 
-#[derive(Serialize)]
-struct Written<'a> {
-    id: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    key: Option<Value>,
-    #[serde(skip_serializing_if = "Value::is_null")]
-    headers: Value,
-    #[serde(skip_serializing_if = "Value::is_null")]
-    properties: Value,
-    #[serde(skip_serializing_if = "Value::is_null")]
-    attributes: Value,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body: Option<&'a RawValue>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body_text: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    body_base64: Option<String>,
-    origin: OriginFields,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    dead_letter: Option<Value>,
+fn base64_text(field: &str, text: &str) -> Result<Bytes, FormatError> {
+    STANDARD
+        .decode(text)
+        .map(Bytes::from)
+        .map_err(|error| FormatError::field(field, format!("not base64: {error}")))
 }
 
-/// Writes a message as one line, without the newline; the inverse of [`parse_line`].
-pub fn write_line(message: &Message, rejection: Option<&Rejection>) -> String {
-    let mut written = Written {
-        id: message.id.as_str(),
-        key: message.record_key.as_ref().map(written_value),
-        headers: written_headers(&message.headers),
-        properties: written_headers(&message.properties),
-        attributes: written_headers(&message.attributes),
-        body: None,
-        body_text: None,
-        body_base64: None,
-        origin: OriginFields {
-            broker: message.origin.broker.to_string(),
-            source: message.origin.source.to_string(),
-            position: message.origin.position.as_ref().map(ToString::to_string),
-        },
-        dead_letter: rejection.map(written_rejection),
-    };
-    if let Some(body) = &message.body {
-        match (json_in_one_line(body), std::str::from_utf8(body)) {
-            (Some(json), _) => written.body = Some(json),
-            (None, Ok(text)) => written.body_text = Some(text),
-            (None, Err(_)) => written.body_base64 = Some(STANDARD.encode(body)),
+/// An object's fields in order, repeats kept.
+struct Object<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de: 'a, 'a> Deserialize<'de> for Object<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Fields;
+        impl<'de> Visitor<'de> for Fields {
+            type Value = Object<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Object(fields))
+            }
         }
-    }
-    serde_json::to_string(&written).expect("text, numbers and raw JSON always serialise")
-}
-
-/// The body as it is, when it can stand in the line without changing a byte of it.
-fn json_in_one_line(body: &Bytes) -> Option<&RawValue> {
-    let json: &RawValue = serde_json::from_slice(body).ok()?;
-    // Blank space around it would be lost, a newline would break the line, and null means no body at all.
-    let unchanged = json.get().len() == body.len() && !body.contains(&b'\n') && !body.contains(&b'\r');
-    (unchanged && json.get() != "null").then_some(json)
-}
-
-pub(crate) fn written_rejection(rejection: &Rejection) -> Value {
-    let mut map = Map::new();
-    map.insert("reason".to_owned(), json!(rejection.reason.as_str()));
-    map.insert("detail".to_owned(), json!(rejection.detail));
-    for (name, text) in &rejection.notes {
-        map.insert((*name).to_owned(), json!(text));
-    }
-    Value::Object(map)
-}
-
-fn written_headers(headers: &Headers) -> Value {
-    if headers.is_empty() {
-        return Value::Null;
-    }
-    let mut map = Map::new();
-    for header in headers.iter() {
-        let Ok(name) = std::str::from_utf8(&header.name) else { return written_list(headers) };
-        let value = header.value.as_ref().map_or(Value::Null, written_value);
-        if map.insert(name.to_owned(), value).is_some() {
-            return written_list(headers);
-        }
-    }
-    Value::Object(map)
-}
-
-fn written_list(headers: &Headers) -> Value {
-    let pair = |header: &Header| {
-        let value = header.value.as_ref().map_or(Value::Null, written_value);
-        json!([written_value(&header.name), value])
-    };
-    headers.iter().map(pair).collect()
-}
-
-fn written_value(bytes: &Bytes) -> Value {
-    match std::str::from_utf8(bytes) {
-        Ok(text) => json!(text),
-        Err(_) => json!({"base64": STANDARD.encode(bytes)}),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_line_is_read_field_by_field() {
-        let line = br#"{"id":7,"key":"k","headers":{"a":"x","n":1,"none":null},"body": {"b": [1,  2.10]} }"#;
-        let message = parse_line(line).unwrap();
-        assert_eq!(message.id.as_str(), "7");
-        assert_eq!(message.record_key.as_deref(), Some(b"k".as_slice()));
-        assert_eq!(message.headers.all("n").next(), Some(Some(&Bytes::from("1"))));
-        assert_eq!(message.headers.all("none").next(), Some(None));
-        assert_eq!(message.body.as_deref(), Some(br#"{"b": [1,  2.10]}"#.as_slice()));
-    }
-
-    #[test]
-    fn what_is_wrong_is_named() {
-        for (line, part) in [
-            ("{\"idd\":1}", "idd"),
-            ("not json", "expected"),
-            ("{\"headers\":7}", "headers"),
-            ("{\"headers\":{\"x\":[1]}}", "headers.x"),
-            ("{\"body\":1,\"body_text\":\"x\"}", "body"),
-            ("{\"body_base64\":\"%\"}", "body_base64"),
-            ("{\"id\":[]}", "id"),
-        ] {
-            let error = parse_line(line.as_bytes()).unwrap_err().to_string();
-            assert!(error.contains(part), "{line}: {error}");
-        }
-    }
-
-    #[test]
-    fn every_message_comes_back_as_it_was() {
-        let bodies: [Option<&[u8]>; 9] = [
-            None,
-            Some(b""),
-            Some(b"{\"a\": 1.10,  \"b\":12345678901234567890123}"),
-            Some(b" {\"a\":1}"),
-            Some(b"{\n}"),
-            Some(b"null"),
-            Some(b"plain text \"quoted\""),
-            Some(b"\xff\x00"),
-            Some("é\u{2028}".as_bytes()),
-        ];
-        for body in bodies {
-            let mut message = Message::new("m", "").with_header("a", "1").with_header("b", "2");
-            message.body = body.map(Bytes::copy_from_slice);
-            assert_eq!(parse_line(write_line(&message, None).as_bytes()).unwrap(), message);
-            message.headers.push("a", None);
-            message.headers.push(&b"\xff"[..], Some(Bytes::from_static(b"\xfe")));
-            message.record_key = Some(Bytes::from_static(b"\x00\xff"));
-            message.origin.position = Some("3/17".into());
-            assert_eq!(parse_line(write_line(&message, None).as_bytes()).unwrap(), message);
-            assert!(!write_line(&message, None).contains('\n'));
-        }
+        deserializer.deserialize_map(Fields)
     }
 }

@@ -1,17 +1,20 @@
-//! JSON lines from a file or stdin as a source of messages: ackord's embedded default, for work that needs no server.
+//! JSON lines from a file or from stdin as a source of messages.
 //!
-//! Each line is one message in the project's [message format](format). What is settled is remembered beside the file, so
-//! that a second run goes on where the first stopped; what is rejected is appended, whole and with its reason, to a
-//! dead-letter file in the same format.
+//! - [`FileBroker`]: the adapter; [`FileConfig`]: its options.
+//! - [`parse_line`] and [`write_line`]: the message format, one message a line, also for tools that write such files.
 
+mod backlog;
 mod broker;
 mod config;
 mod consumer;
 mod dead_letter;
-pub mod format;
+mod format;
+mod journal;
+mod line;
 mod progress;
 mod reader;
 mod settle;
 
 pub use broker::FileBroker;
 pub use config::{FileConfig, LineFormat};
+pub use format::{FormatError, parse_line, write_line};

@@ -1,207 +1,215 @@
-//! Lines from a file or stdin, read on a thread of their own, so that a slow stdin never blocks the worker.
+//! The thread that reads a source, ahead of the consumer by a bounded amount. A thread, because reading stdin blocks
+//! for as long as its writer likes.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Seek, SeekFrom};
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::mpsc as std_mpsc;
 use std::time::Duration;
 
-use ackord_broker::{Fault, Message, Origin};
+use ackord_broker::{BrokerError, ErrorKind, Fault, Message, MessageId, Origin};
 use bytes::Bytes;
-use tokio::sync::mpsc::Sender;
+use tokio::sync::mpsc;
 
-use crate::config::{FileConfig, LineFormat};
-use crate::format;
+use crate::backlog::{Entry, Unheld};
+use crate::config::LineFormat;
+use crate::format::parse_line;
+use crate::line::{Limits, Line, Lines};
+use crate::progress::Progress;
 
-/// The most lines handed over at once.
-const BATCH: usize = 256;
-const FOLLOW_EVERY: Duration = Duration::from_millis(100);
-const BOM: &[u8] = b"\xef\xbb\xbf";
-
-/// A line as it was read.
-#[derive(Debug, Clone)]
-pub(crate) struct Line {
-    pub(crate) message: Message,
-    /// Offset of its first byte, and of the first byte after it and its newline.
-    pub(crate) start: u64,
-    pub(crate) end: u64,
-    pub(crate) deliveries: u32,
-    /// A line without a message: it is passed over and counts as settled.
-    pub(crate) blank: bool,
-}
-
-/// What the thread hands over: lines, or why there are no more.
-pub(crate) type Batch = io::Result<Vec<Line>>;
-
-/// What is read.
+/// What the thread sends.
 #[derive(Debug)]
-pub(crate) enum Input {
-    File(File, PathBuf),
-    Stdin,
+pub(crate) enum Fed {
+    /// Messages in the order of their lines, at least one.
+    Batch(Vec<Entry>),
+    /// The source is read to its end.
+    End,
+    /// The source cannot be read on.
+    Failed(BrokerError),
 }
 
-pub(crate) fn start(input: Input, from: u64, config: FileConfig, lines: Sender<Batch>) -> io::Result<()> {
-    let run = move || {
-        let result = match input {
-            Input::Stdin => {
-                Reader::new(BufReader::new(io::stdin()), "stdin".into(), false, 0, config, lines.clone())
-                    .run()
-            }
-            Input::File(mut file, path) => file.seek(SeekFrom::Start(from)).and_then(|_| {
-                let name = path.display().to_string().into();
-                Reader::new(
-                    BufReader::with_capacity(256 * 1024, file),
-                    name,
-                    true,
-                    from,
-                    config,
-                    lines.clone(),
-                )
-                .run()
-            }),
-        };
-        if let Err(error) = result {
-            // A receiver that is gone needs no answer.
-            let _ = lines.blocking_send(Err(error));
+/// How a source is read.
+#[derive(Debug)]
+pub(crate) struct Reading {
+    /// The source as the subscription names it.
+    pub(crate) source: String,
+    /// The beginning of the ids of lines that have none.
+    pub(crate) name: String,
+    pub(crate) format: LineFormat,
+    pub(crate) longest: usize,
+    /// See [`Subscription::window`](ackord_broker::Subscription::window).
+    pub(crate) window: NonZeroUsize,
+}
+
+/// The consumer's end of the thread. Dropping it stops the thread, at the latest when its read returns.
+#[derive(Debug)]
+pub(crate) struct Feed {
+    pub(crate) batches: mpsc::Receiver<Fed>,
+    /// Held for its drop, which wakes a thread that waits for the file to grow.
+    _stop: std_mpsc::Sender<()>,
+}
+
+/// Reads a file from the watermark of what is settled; `follow` waits for more at its end.
+pub(crate) fn read_file(file: File, settled: Progress, reading: Reading, follow: bool) -> io::Result<Feed> {
+    let limits = limits(&reading, false);
+    let at_end = move |lines: &Lines<File>, stop: &std_mpsc::Receiver<()>| {
+        if !follow {
+            return Ok(AtEnd::Stop);
+        }
+        // Shorter than what was read: it was truncated, and what comes next would be read from its middle.
+        if lines.input().metadata()?.len() < lines.read_to() {
+            return Err(io::Error::other("the file became shorter while it was being read"));
+        }
+        match stop.recv_timeout(POLL) {
+            Err(std_mpsc::RecvTimeoutError::Timeout) => Ok(AtEnd::ReadOn),
+            _ => Ok(AtEnd::Stop),
         }
     };
-    std::thread::Builder::new().name("ackord-lines".to_owned()).spawn(run).map(drop)
+    spawn(Lines::new(file, settled, limits), reading, at_end)
 }
 
-struct Reader<R> {
-    input: R,
-    name: Arc<str>,
-    /// Whether what was passed over can be read again from its offset.
-    can_reread: bool,
-    offset: u64,
-    config: FileConfig,
-    lines: Sender<Batch>,
+/// Reads what can be read once only: stdin, or what stands for it.
+pub(crate) fn read_stream(input: impl Read + Send + 'static, reading: Reading) -> io::Result<Feed> {
+    let limits = limits(&reading, true);
+    spawn(Lines::new(input, Progress::default(), limits), reading, |_, _| Ok(AtEnd::Stop))
 }
 
-/// One raw line.
-struct Raw {
-    bytes: Vec<u8>,
-    /// Its length without the newline; more than `bytes` when it was passed over.
-    length: u64,
-    ended: bool,
+/// What to do when nothing more is there.
+enum AtEnd {
+    Stop,
+    ReadOn,
 }
 
-impl<R: BufRead> Reader<R> {
-    fn new(
-        input: R,
-        name: Arc<str>,
-        can_reread: bool,
-        offset: u64,
-        config: FileConfig,
-        lines: Sender<Batch>,
-    ) -> Self {
-        Self { input, name, can_reread, offset, config, lines }
-    }
+fn limits(reading: &Reading, keep_longer: bool) -> Limits {
+    Limits { longest: reading.longest, keep_longer, skip_space: reading.format == LineFormat::Message }
+}
 
-    fn run(mut self) -> io::Result<()> {
-        let mut batch = Vec::new();
-        let mut partial: Option<Raw> = None;
-        loop {
-            let raw = self.next(partial.take())?;
-            let at_end = !raw.ended;
-            if at_end && self.config.follow && self.can_reread {
-                // A line is complete only when its newline has come.
-                partial = Some(raw);
-            } else if raw.length > 0 || raw.ended {
-                self.push(raw, &mut batch);
-            }
-            let hand_over = batch.len() >= BATCH || at_end || self.would_block();
-            if hand_over
-                && !batch.is_empty()
-                && self.lines.blocking_send(Ok(std::mem::take(&mut batch))).is_err()
-            {
-                return Ok(());
-            }
-            if at_end {
-                if !(self.config.follow && self.can_reread) || self.lines.is_closed() {
-                    return Ok(());
+fn spawn<R, F>(mut lines: Lines<R>, reading: Reading, mut at_end: F) -> io::Result<Feed>
+where
+    R: Read + Send + 'static,
+    F: FnMut(&Lines<R>, &std_mpsc::Receiver<()>) -> io::Result<AtEnd> + Send + 'static,
+{
+    // One batch is being filled, one waits here, one is being handed out: together at most the window.
+    let (sender, batches) = mpsc::channel(1);
+    let (stop, stopped) = std_mpsc::channel();
+    let size = (reading.window.get() / 3).clamp(1, LARGEST_BATCH);
+    let mut batch = Batch { sender, entries: Vec::new(), bytes: 0, size };
+    std::thread::Builder::new().name("ackord-file".into()).spawn(move || {
+        let maker = Maker { origin_source: reading.source.as_str().into(), reading };
+        let outcome = (|| {
+            loop {
+                while let Some(line) = lines.next_line() {
+                    batch.push(maker.entry(line))?;
                 }
-                std::thread::sleep(FOLLOW_EVERY);
+                // The next read may block for long.
+                batch.send()?;
+                if lines.fill()? == 0
+                    && let AtEnd::Stop = at_end(&lines, &stopped)?
+                {
+                    if let Some(line) = lines.last_line() {
+                        batch.push(maker.entry(line))?;
+                    }
+                    return batch.send();
+                }
             }
-        }
-    }
-
-    /// Whether the next line is not here yet, as on a slow stdin.
-    fn would_block(&self) -> bool {
-        !self.can_reread
-    }
-
-    /// Reads up to a newline, or to the end of what there is.
-    fn next(&mut self, partial: Option<Raw>) -> io::Result<Raw> {
-        let mut raw = partial.unwrap_or(Raw { bytes: Vec::new(), length: 0, ended: false });
-        loop {
-            let chunk = match self.input.fill_buf() {
-                Ok(chunk) => chunk,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            if chunk.is_empty() {
-                return Ok(raw);
+        })();
+        let last = match outcome {
+            Ok(()) => Fed::End,
+            Err(Stopped::Gone) => return,
+            Err(Stopped::Failed(error)) => {
+                Fed::Failed(BrokerError::new(ErrorKind::Unavailable, "receive", error))
             }
-            let newline = chunk.iter().position(|byte| *byte == b'\n');
-            let text = &chunk[..newline.unwrap_or(chunk.len())];
-            raw.length += text.len() as u64;
-            // Of a line that is too long only what a file can give again is passed over.
-            if !self.can_reread || raw.length <= self.config.max_line as u64 {
-                raw.bytes.extend_from_slice(text);
-            } else {
-                raw.bytes.clear();
-            }
-            let used = text.len() + usize::from(newline.is_some());
-            self.input.consume(used);
-            if newline.is_some() {
-                raw.ended = true;
-                return Ok(raw);
-            }
-        }
-    }
-
-    fn push(&mut self, raw: Raw, batch: &mut Vec<Line>) {
-        let mut start = self.offset;
-        let end = start + raw.length + u64::from(raw.ended);
-        self.offset = end;
-        let mut bytes = raw.bytes;
-        if start == 0 && bytes.starts_with(BOM) {
-            bytes.drain(..BOM.len());
-            start += BOM.len() as u64;
-        }
-        if bytes.last() == Some(&b'\r') {
-            bytes.pop();
-        }
-        if raw.length > self.config.max_line as u64 {
-            let fault = Fault::Oversize { size: raw.length, limit: self.config.max_line as u64 };
-            let body = (!self.can_reread).then(|| Bytes::from(bytes));
-            batch.push(self.line(Message { body, fault: Some(fault), ..Message::new("", "") }, start, end));
-            return;
-        }
-        if bytes.iter().all(u8::is_ascii_whitespace) {
-            batch.push(Line { blank: true, ..self.line(Message::new("", ""), start, end) });
-            return;
-        }
-        let message = match self.config.format {
-            LineFormat::Body => Message::new("", bytes),
-            LineFormat::Message => format::parse_line(&bytes).unwrap_or_else(|error| Message {
-                fault: Some(Fault::Undecodable(error.to_string())),
-                ..Message::new("", bytes)
-            }),
         };
-        batch.push(self.line(message, start, end));
+        // When nobody listens any more, nobody needs to know.
+        let _ = batch.sender.blocking_send(last);
+    })?;
+    Ok(Feed { batches, _stop: stop })
+}
+
+/// Why the thread stops early.
+enum Stopped {
+    /// The consumer is gone.
+    Gone,
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Stopped {
+    fn from(error: io::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+struct Batch {
+    sender: mpsc::Sender<Fed>,
+    entries: Vec<Entry>,
+    bytes: usize,
+    size: usize,
+}
+
+impl Batch {
+    fn push(&mut self, entry: Entry) -> Result<(), Stopped> {
+        self.bytes += entry.message.body.as_ref().map_or(0, Bytes::len);
+        self.entries.push(entry);
+        if self.entries.len() >= self.size || self.bytes >= BATCH_BYTES { self.send() } else { Ok(()) }
     }
 
-    fn line(&self, mut message: Message, start: u64, end: u64) -> Line {
+    fn send(&mut self) -> Result<(), Stopped> {
+        if self.entries.is_empty() {
+            return Ok(());
+        }
+        self.bytes = 0;
+        let entries = std::mem::replace(&mut self.entries, Vec::with_capacity(self.size));
+        self.sender.blocking_send(Fed::Batch(entries)).map_err(|_| Stopped::Gone)
+    }
+}
+
+/// Makes messages of lines.
+struct Maker {
+    reading: Reading,
+    origin_source: Arc<str>,
+}
+
+impl Maker {
+    fn entry(&self, line: Line<'_>) -> Entry {
+        let limit = self.reading.longest as u64;
+        let too_long = line.length > limit;
+        let mut message = match line.bytes {
+            Some(bytes) if too_long || self.reading.format == LineFormat::Body => raw(Some(bytes)),
+            Some(bytes) => parse_line(bytes).unwrap_or_else(|error| {
+                let mut message = raw(Some(bytes));
+                message.fault = Some(Fault::Undecodable(error.to_string()));
+                message
+            }),
+            None => raw(None),
+        };
+        if too_long {
+            message.fault = Some(Fault::Oversize { size: line.length, limit });
+        }
         if message.id.as_str().is_empty() {
-            message.id = format!("{}@{start}", self.name).into();
+            message.id = MessageId::from(format!("{}@{}", self.reading.name, line.at));
         }
         message.origin = Origin {
             broker: "file".into(),
-            source: Arc::clone(&self.name),
-            position: Some(start.to_string().into()),
+            source: Arc::clone(&self.origin_source),
+            position: Some(line.at.to_string().into()),
         };
-        Line { message, start, end, deliveries: 0, blank: false }
+        let unheld = line.bytes.is_none().then_some(Unheld { at: line.at, length: line.length });
+        Entry { message, span: line.span, attempt: 1, unheld }
     }
 }
+
+fn raw(bytes: Option<&[u8]>) -> Message {
+    let mut message = Message::new("", Bytes::new());
+    message.body = bytes.map(Bytes::copy_from_slice);
+    message
+}
+
+/// How often a followed file is looked at when nothing came.
+const POLL: Duration = Duration::from_millis(100);
+
+/// Messages in a batch at most, whatever the window.
+const LARGEST_BATCH: usize = 256;
+
+/// Bytes of bodies after which a batch is sent, so that large messages are not hoarded.
+const BATCH_BYTES: usize = 256 * 1024;
