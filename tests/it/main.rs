@@ -1,5 +1,6 @@
 //! The engine on the memory broker and the memory store, with paused time.
 
+mod cost;
 mod crash;
 mod guard;
 mod ordering;

@@ -128,7 +128,7 @@ fn open_source(path: &Path) -> Result<File, String> {
 
 fn cannot_read(path: &Path, error: &io::Error) -> String {
     let cure = match error.kind() {
-        io::ErrorKind::NotFound => "check the path, relative ones start at the working directory",
+        io::ErrorKind::NotFound => "check the path",
         io::ErrorKind::PermissionDenied => "let this user read it",
         _ => "make it readable",
     };
