@@ -193,13 +193,11 @@ fn flow(config: &Config, name: &str, raw: &raw::Flow) -> Result<Flow, Vec<Fault>
     }
     builder = settings(config, raw, builder);
     for step in &raw.steps {
-        builder = match add_step(config, step, builder) {
-            Ok(builder) => builder,
-            Err((unchanged, at, problem)) => {
-                fault(&at, problem);
-                unchanged
-            }
-        };
+        let (with_step, problem) = add_step(config, step, builder);
+        builder = with_step;
+        if let Some((at, problem)) = problem {
+            fault(&at, problem);
+        }
     }
     match builder.build() {
         Ok(flow) if faults.is_empty() => Ok(flow),
@@ -293,13 +291,14 @@ fn settings(config: &Config, raw: &raw::Flow, builder: FlowBuilder) -> FlowBuild
         })
 }
 
-type Refusal = (FlowBuilder, String, String);
+/// What is wrong with a step: its place in the flow, and the problem.
+type StepFault = Option<(String, String)>;
 
-fn add_step(config: &Config, raw: &raw::Step, mut builder: FlowBuilder) -> Result<FlowBuilder, Refusal> {
+fn add_step(config: &Config, raw: &raw::Step, mut builder: FlowBuilder) -> (FlowBuilder, StepFault) {
     let at = |what: &str| format!("steps.{}{what}", raw.name);
     let action = match action(config, raw.command.as_ref(), raw.http.as_ref()) {
         Ok(action) => action,
-        Err(problem) => return Err((builder, at(""), problem)),
+        Err(problem) => return (builder, Some((at(""), problem))),
     };
     builder = builder.step_of(&raw.name, action);
     match &raw.idempotency {
@@ -341,10 +340,10 @@ fn add_step(config: &Config, raw: &raw::Step, mut builder: FlowBuilder) -> Resul
                     }
                 });
             }
-            Err(problem) => return Err((builder, at(".reconcile"), problem)),
+            Err(problem) => return (builder, Some((at(".reconcile"), problem))),
         }
     }
-    Ok(builder)
+    (builder, None)
 }
 
 /// A step of any kind, as one type.

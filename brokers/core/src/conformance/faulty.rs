@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 
 use super::{BrokerHarness, Disruption, Mistake};
 use crate::memory::MemoryBroker;
@@ -359,7 +358,7 @@ impl LyingConsumer {
                     value: Some(header.value.clone().unwrap_or_default()),
                 };
                 message.headers = message.headers.iter().map(filled).collect();
-                message.body = Some(message.body.unwrap_or_else(Bytes::new));
+                message.body = Some(message.body.unwrap_or_default());
             }
             Lie::NewIdOnRedelivery if attempt != crate::Attempt::Number(1) => {
                 message.id = format!("{}-again", message.id).into();

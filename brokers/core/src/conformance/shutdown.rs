@@ -20,11 +20,9 @@ async fn drain_stops_the_inflow(stage: &Stage<'_>) -> Result<(), String> {
     consumer.drain().await.map_err(|error| format!("drained twice: {}", super::told(&error)))?;
     stage.publish(&["4"]).await;
     // What is handed out now would be lost on a worker that has stopped asking.
-    match tokio::time::timeout(Duration::from_millis(100), consumer.receive(ONE)).await {
-        Ok(Ok(came)) => {
-            return Err(format!("{:?} came after the drain", came.iter().map(id).collect::<Vec<_>>()));
-        }
-        Ok(Err(_)) | Err(_) => {}
+    let after = tokio::time::timeout(Duration::from_millis(100), consumer.receive(ONE)).await;
+    if let Ok(Ok(came)) = after {
+        return Err(format!("{:?} came after the drain", came.iter().map(id).collect::<Vec<_>>()));
     }
     settle(first, Disposition::Ack).await?;
     drop(consumer);
