@@ -10,7 +10,7 @@ pub mod exit;
 pub mod http;
 pub mod io;
 
-/// What a step's end means for its key and its message. `docs/verdicts` tells what follows from each.
+/// What a step's end means for its key and its message. The README tells what follows from each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// It took effect.
