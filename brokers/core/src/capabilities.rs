@@ -20,7 +20,7 @@ pub struct Capabilities {
 
 /// When a message that was dropped without being settled is delivered again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[expect(clippy::enum_variant_names, reason = "each says on what: it reads `Redelivery::OnDrop`")]
+#[expect(clippy::enum_variant_names, reason = "each names the event on which it comes back")]
 pub enum Redelivery {
     /// As soon as its delivery is dropped.
     OnDrop,

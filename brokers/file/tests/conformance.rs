@@ -5,9 +5,9 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use ackord_broker::conformance::{BrokerHarness, Disruption, Mistake, trials};
+use ackord_broker::conformance::{BrokerHarness, Disruption, Parked, Supported, trials};
 use ackord_broker::{Broker, Message, Subscription};
 use ackord_file::{FileBroker, FileConfig, parse_line, write_line};
 use async_trait::async_trait;
@@ -15,12 +15,14 @@ use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let harness: Arc<dyn BrokerHarness> = Arc::new(Files { folder: tempfile::tempdir().unwrap() });
-    libtest_mimic::run(&args, trials("file", &harness)).exit_code()
+    let harness: Arc<dyn BrokerHarness> =
+        Arc::new(Files { folder: tempfile::tempdir().unwrap(), made: AtomicU32::new(0) });
+    libtest_mimic::run(&args, trials(harness, "file")).exit_code()
 }
 
 struct Files {
     folder: tempfile::TempDir,
+    made: AtomicU32,
 }
 
 fn dead_letters(source: &Subscription) -> PathBuf {
@@ -34,7 +36,7 @@ impl BrokerHarness for Files {
     }
 
     async fn fresh_source(&self, case: &str) -> Subscription {
-        let path = self.folder.path().join(case);
+        let path = self.folder.path().join(format!("{case}-{}", self.made.fetch_add(1, Ordering::SeqCst)));
         std::fs::write(&path, "").unwrap();
         Subscription::new(path.to_str().unwrap())
     }
@@ -44,43 +46,33 @@ impl BrokerHarness for Files {
         OpenOptions::new().append(true).open(&to.source).unwrap().write_all(lines.as_bytes()).unwrap();
     }
 
-    async fn parked(&self, of: &Subscription) -> Vec<(Message, String)> {
+    async fn parked(&self, of: &Subscription) -> Vec<Parked> {
         let text = std::fs::read_to_string(dead_letters(of)).unwrap_or_default();
         let parse = |line: &str| {
             let json: serde_json::Value = serde_json::from_str(line).unwrap();
             let reason = json["dead_letter"]["reason"].as_str().unwrap().to_owned();
-            (parse_line(line.as_bytes()).unwrap(), reason)
+            Parked { message: parse_line(line.as_bytes()).unwrap(), reason }
         };
         text.lines().map(parse).collect()
     }
 
-    fn can(&self, how: Disruption) -> bool {
-        matches!(how, Disruption::LoseDeadLetters | Disruption::RestoreDeadLetters)
+    fn supports(&self, how: Disruption) -> bool {
+        how == Disruption::LoseDeadLetters
     }
 
-    async fn disrupt(&self, source: &Subscription, how: Disruption) {
-        match how {
-            Disruption::LoseDeadLetters => std::fs::create_dir(dead_letters(source)).unwrap(),
-            Disruption::RestoreDeadLetters => std::fs::remove_dir(dead_letters(source)).unwrap(),
-            Disruption::CutConnection | Disruption::RestartServer => unreachable!("a file has neither"),
+    async fn disrupt(&self, source: &Subscription, how: Disruption) -> Supported {
+        if how != Disruption::LoseDeadLetters {
+            return Supported::No("a file has neither server nor connection".to_owned());
         }
+        std::fs::create_dir(dead_letters(source)).unwrap();
+        Supported::Yes
     }
 
-    fn misconfigured(&self, how: Mistake) -> Option<Arc<dyn Broker>> {
-        let progress = Some(self.folder.path().join("no such folder/progress"));
-        match how {
-            Mistake::Refused => {
-                Some(Arc::new(FileBroker::new(FileConfig { progress, ..FileConfig::default() })))
-            }
-            Mistake::NobodyListens => None,
-        }
+    async fn restore(&self, source: &Subscription, _how: Disruption) {
+        std::fs::remove_dir(dead_letters(source)).unwrap();
     }
 
     fn shares_sources(&self) -> bool {
         false
-    }
-
-    fn within(&self) -> Duration {
-        Duration::from_secs(10)
     }
 }

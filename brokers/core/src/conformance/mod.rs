@@ -1,7 +1,14 @@
-//! The broker conformance kit: what every adapter must do, as named cases, with lying adapters that it must catch.
+//! What every adapter must pass.
 //!
-//! An adapter's test is a binary without a harness that gives [`trials`] to `libtest_mimic::run`. A case that needs what the
-//! broker cannot do is shown as ignored with the reason, never as passed.
+//! An adapter's test target implements [`BrokerHarness`], turns the kit into tests with [`trials`] and hands them to
+//! `libtest_mimic::run`. The list of cases exists once, here. A case that needs something the broker or the harness
+//! does not have is listed as ignored with the reason, never as passed; listing does no I/O. Each case has its own
+//! source and its own runtime.
+//!
+//! # Waiting
+//! What must happen is waited for until [`BrokerHarness::within`] has passed. What must not happen is shown by a
+//! marker that was published later and arrives first. The kit reads tokio's clock only, so a harness of a broker
+//! that does the same may run on paused time.
 
 mod delivery;
 pub mod faulty;
@@ -9,229 +16,290 @@ mod ordering;
 mod outage;
 mod settlement;
 mod shutdown;
+mod stand;
 
-use std::num::NonZeroUsize;
+use std::future::Future;
+use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bytes::Bytes;
-use libtest_mimic::Trial;
+use libtest_mimic::{Completion, Trial};
+use tokio::runtime::{Builder, Runtime};
 
-use crate::{
-    Broker, BrokerError, Consumer, Delivery, Disposition, Lease, Message, Ordering, Redelivery, Subscription,
-};
+use crate::{Broker, DeadLetters, Lease, Message, Ordering, Subscription};
+use stand::Stand;
 
-/// What the kit needs to know of, and do to, a broker. Publishing and looking go past the adapter.
+/// One broker under test, and the ways around its adapter.
 #[async_trait]
 pub trait BrokerHarness: Send + Sync {
-    /// The adapter.
+    /// The adapter under test.
     fn broker(&self) -> Arc<dyn Broker>;
-    /// A source that nobody has used.
+
+    /// A source that nobody has used, made for the case of that name.
     async fn fresh_source(&self, case: &str) -> Subscription;
-    /// Sends messages to a source, in order.
+
+    /// Publishes to a source past the adapter, with the broker's own client, in this order. Ids and origins are of
+    /// no concern: the kit recognises messages by their bodies.
     async fn publish(&self, to: &Subscription, messages: Vec<Message>);
-    /// What was kept aside from a source, with its reason.
-    async fn parked(&self, of: &Subscription) -> Vec<(Message, String)>;
-    /// Whether [`disrupt`](BrokerHarness::disrupt) can do that.
-    fn can(&self, how: Disruption) -> bool;
-    /// Disturbs the broker. Called only when [`can`](BrokerHarness::can) says so.
-    async fn disrupt(&self, source: &Subscription, how: Disruption);
-    /// An adapter that is set up wrong in that way; `None` when there is no such thing.
-    fn misconfigured(&self, how: Mistake) -> Option<Arc<dyn Broker>>;
+
+    /// What was dead-lettered from a source, read past the adapter.
+    async fn parked(&self, of: &Subscription) -> Vec<Parked>;
+
+    /// The deadline of every positive wait, on top of the broker's lease.
+    fn within(&self) -> Duration {
+        Duration::from_secs(20)
+    }
+
+    /// Whether the broker can carry that; what it cannot carry is not tested.
+    fn carries(&self, _what: Carried) -> bool {
+        true
+    }
+
+    /// Whether [`disrupt`](Self::disrupt) can do that. Without I/O.
+    fn supports(&self, _how: Disruption) -> bool {
+        false
+    }
+
+    /// Disturbs the broker or the connection of everybody who uses that source; returns when it is done. No other
+    /// case of the same [`trials`] runs meanwhile.
+    async fn disrupt(&self, _source: &Subscription, how: Disruption) -> Supported {
+        Supported::No(format!("this harness cannot do {how:?}"))
+    }
+
+    /// Ends what [`disrupt`](Self::disrupt) began; returns when the broker can be used again.
+    async fn restore(&self, _source: &Subscription, _how: Disruption) {}
+
+    /// The adapter, set up wrongly in that way; `None` when it cannot be. Without I/O.
+    fn misconfigured(&self, _how: Misuse) -> Option<Arc<dyn Broker>> {
+        None
+    }
+
     /// Whether two consumers may read one source at once.
-    fn shares_sources(&self) -> bool;
-    /// How long to wait for what must come.
-    fn within(&self) -> Duration;
+    fn shares_sources(&self) -> bool {
+        true
+    }
+
+    /// Whether [`finish`](Self::finish) can make a source finite.
+    fn finite(&self) -> bool {
+        false
+    }
+
+    /// Tells the broker that nothing more comes to a source.
+    async fn finish(&self, _source: &Subscription) {}
+
+    /// The runtime of one case.
+    ///
+    /// # Errors
+    /// When the system gives no threads.
+    fn runtime(&self) -> io::Result<Runtime> {
+        Builder::new_multi_thread().worker_threads(2).enable_all().build()
+    }
 }
 
-/// What can be done to a broker.
+/// A dead letter as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parked {
+    /// The message, with the body that it had.
+    pub message: Message,
+    /// The word of its [`RejectReason`](crate::RejectReason).
+    pub reason: String,
+}
+
+/// What a broker may be unable to carry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carried {
+    /// A body that is not UTF-8.
+    BinaryBody,
+    /// A body of no bytes.
+    EmptyBody,
+    /// No body, as something else than an empty one.
+    NullBody,
+    /// Headers with a text value.
+    Headers,
+    /// Several headers of one name.
+    RepeatedHeaders,
+    /// A header value that is not UTF-8.
+    BinaryHeaders,
+    /// A header without a value, as something else than an empty one.
+    NullHeaders,
+    /// A record key.
+    RecordKey,
+}
+
+/// A way to disturb a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Disruption {
-    /// Cut the connection once.
+    /// Connections break; the server stays.
     CutConnection,
-    /// Stop the server and start it again.
+    /// The server goes away and comes back with what it had stored.
     RestartServer,
-    /// Make dead letters impossible.
+    /// What was assigned to one consumer is assigned to another.
+    Rebalance,
+    /// The server stops answering and later goes on.
+    Freeze,
+    /// The place for dead letters is gone until [`BrokerHarness::restore`].
     LoseDeadLetters,
-    /// Make dead letters possible again.
-    RestoreDeadLetters,
 }
 
-/// How an adapter can be set up wrong.
+/// Whether a disruption took place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Supported {
+    /// It did.
+    Yes,
+    /// It did not, and why. A case that needs it fails then: [`BrokerHarness::supports`] promised it.
+    No(String),
+}
+
+/// A way to set an adapter up wrongly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mistake {
-    /// A credential or an address that will never be right.
-    Refused,
-    /// Nobody listens there, yet.
-    NobodyListens,
+pub enum Misuse {
+    /// The server is right, the credential is wrong.
+    WrongPassword,
+    /// Nobody listens at the address.
+    RefusedConnection,
 }
 
-type Run = for<'a> fn(&'a Stage<'a>) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>>;
-type Needs = fn(&dyn BrokerHarness) -> Result<(), &'static str>;
-
-struct Case {
-    name: &'static str,
-    needs: Needs,
-    run: Run,
-}
-
-macro_rules! case {
-    ($name:ident) => {
-        case!($name, |_| Ok(()))
-    };
-    ($name:ident, $needs:expr) => {
-        Case { name: stringify!($name), needs: $needs, run: |stage| Box::pin($name(stage)) }
-    };
-}
-use case;
-
-/// Ends the case with a sentence unless it holds.
-macro_rules! ensure {
-    ($holds:expr, $($text:tt)*) => {
-        if !$holds {
-            return Err(format!($($text)*));
-        }
-    };
-}
-use ensure;
-
-fn all() -> impl Iterator<Item = &'static Case> {
-    let groups = [delivery::CASES, settlement::CASES, ordering::CASES, shutdown::CASES, outage::CASES];
-    groups.into_iter().flatten()
-}
-
-/// The names of the cases that the broker can be held to.
-pub fn case_names(harness: &dyn BrokerHarness) -> Vec<&'static str> {
-    all().filter(|case| (case.needs)(harness).is_ok()).map(|case| case.name).collect()
-}
-
-/// Every case as a test; nothing is done yet.
-pub fn trials(prefix: &str, harness: &Arc<dyn BrokerHarness>) -> Vec<Trial> {
-    all()
+/// The kit as tests named `<prefix>::<case>`, for `libtest_mimic::run`.
+///
+/// Cases run side by side, except those that disrupt the broker: they wait until they are alone.
+pub fn trials(harness: Arc<dyn BrokerHarness>, prefix: &str) -> Vec<Trial> {
+    let quiet = Arc::new(RwLock::new(()));
+    cases()
         .map(|case| {
-            let missing = (case.needs)(&**harness).err();
-            let reason = missing.map(|why| format!(" ({why})")).unwrap_or_default();
-            let harness = Arc::clone(harness);
-            let run = move || run(case, &*harness).map_err(Into::into);
-            Trial::test(format!("{prefix}::{}{reason}", case.name), run).with_ignored_flag(missing.is_some())
+            let name = format!("{prefix}::{}", case.name);
+            match missing(&*harness, case) {
+                // Runs to nothing, also when ignored tests are asked for.
+                Some(reason) => Trial::ignorable_test(name, move || Ok(Completion::ignored_with(reason))),
+                None => {
+                    let harness = Arc::clone(&harness);
+                    let quiet = Arc::clone(&quiet);
+                    Trial::test(name, move || {
+                        // The lock guards no data, so a case that panicked under it left nothing broken.
+                        if case.disrupts() {
+                            let _alone = quiet.write().unwrap_or_else(PoisonError::into_inner);
+                            Ok(run(&harness, case)?)
+                        } else {
+                            let _beside_others = quiet.read().unwrap_or_else(PoisonError::into_inner);
+                            Ok(run(&harness, case)?)
+                        }
+                    })
+                }
+            }
         })
         .collect()
 }
 
-/// Runs one case by name.
+/// The names of all cases.
+pub fn case_names() -> impl Iterator<Item = &'static str> {
+    cases().map(|case| case.name)
+}
+
+/// Why a case does not apply to that harness; `None` when it does, or when there is no such case.
+pub fn not_applicable(harness: &dyn BrokerHarness, name: &str) -> Option<String> {
+    missing(harness, cases().find(|case| case.name == name)?)
+}
+
+/// Runs one case. Must not be called from within a runtime.
 ///
 /// # Errors
-/// What the case found, or that there is no such case.
-pub fn run_case(harness: &dyn BrokerHarness, name: &str) -> Result<(), String> {
-    let case = all().find(|case| case.name == name).ok_or_else(|| format!("there is no case {name}"))?;
-    run(case, harness)
+/// What the case found wrong, or why it could not be run.
+pub fn run_case(harness: &Arc<dyn BrokerHarness>, name: &str) -> Result<(), String> {
+    let case = cases().find(|case| case.name == name).ok_or_else(|| format!("there is no case {name}"))?;
+    match missing(&**harness, case) {
+        Some(reason) => Err(format!("not applicable: {reason}")),
+        None => run(harness, case),
+    }
 }
 
-fn run(case: &Case, harness: &dyn BrokerHarness) -> Result<(), String> {
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().enable_io().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let ended = runtime.block_on(async {
-        let source = harness.fresh_source(case.name).await;
-        (case.run)(&Stage { harness, source }).await
+fn run(harness: &Arc<dyn BrokerHarness>, case: &'static Case) -> Result<(), String> {
+    let runtime = harness.runtime().map_err(|error| format!("no runtime: {error}"))?;
+    let harness = Arc::clone(harness);
+    let outcome = runtime.block_on(async {
+        let stand = Stand::open(harness, case.name).await;
+        // Each wait has its own deadline; this one is for an adapter whose own calls hang.
+        let limit = stand.patience() * 20;
+        tokio::time::timeout(limit, (case.run)(stand))
+            .await
+            .unwrap_or_else(|_| Err(format!("not finished after {limit:?}")))
     });
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    ended
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    outcome
 }
 
-/// A case's own source, and what cases do again and again.
-struct Stage<'a> {
-    harness: &'a dyn BrokerHarness,
-    source: Subscription,
+fn cases() -> impl Iterator<Item = &'static Case> {
+    [delivery::CASES, settlement::CASES, ordering::CASES, shutdown::CASES, outage::CASES]
+        .into_iter()
+        .flatten()
 }
 
-const ONE: NonZeroUsize = NonZeroUsize::MIN;
+/// One promise of the contract.
+struct Case {
+    name: &'static str,
+    /// Without all of these the case does not apply.
+    needs: &'static [Need],
+    run: fn(Stand) -> Verdict,
+}
 
-impl Stage<'_> {
-    async fn publish(&self, ids: &[&str]) {
-        self.harness.publish(&self.source, ids.iter().map(|id| message(id)).collect()).await;
-    }
-
-    async fn subscribe(&self) -> Result<Box<dyn Consumer>, String> {
-        self.harness.broker().subscribe(&self.source).await.map_err(|error| told(&error))
-    }
-
-    async fn next(&self, consumer: &mut dyn Consumer) -> Result<Delivery, String> {
-        let mut got = self.up_to(consumer, ONE).await?;
-        got.pop().ok_or_else(|| "`receive` gave nothing".to_owned())
-    }
-
-    async fn up_to(&self, consumer: &mut dyn Consumer, max: NonZeroUsize) -> Result<Vec<Delivery>, String> {
-        match tokio::time::timeout(self.harness.within(), consumer.receive(max)).await {
-            Ok(Ok(deliveries)) => Ok(deliveries),
-            Ok(Err(error)) => Err(told(&error)),
-            Err(_) => Err("nothing came in time".to_owned()),
-        }
-    }
-
-    async fn take(&self, consumer: &mut dyn Consumer, count: usize) -> Result<Vec<Delivery>, String> {
-        let mut taken = Vec::new();
-        while taken.len() < count {
-            taken.push(self.next(consumer).await?);
-        }
-        Ok(taken)
-    }
-
-    /// Publishes a marker and takes it: whatever should not come would have come before it.
-    async fn marker_is_next(&self, consumer: &mut dyn Consumer, name: &str) -> Result<(), String> {
-        self.publish(&[name]).await;
-        let next = self.next(consumer).await?;
-        ensure!(id(&next) == name, "{} came where only {name} should", id(&next));
-        settle(next, Disposition::Ack).await
-    }
-
-    fn lease(&self) -> Option<Duration> {
-        match self.harness.broker().capabilities().lease {
-            Lease::Unlimited => None,
-            Lease::Renewable(lease) | Lease::Fixed(lease) => Some(lease),
-        }
+impl Case {
+    fn disrupts(&self) -> bool {
+        self.needs.iter().any(|need| matches!(need, Need::Disruption(_)))
     }
 }
 
-fn message(id: &str) -> Message {
-    Message::new(id, Bytes::from(format!("{{\"id\":\"{id}\"}}")))
+type Verdict = Pin<Box<dyn Future<Output = Result<(), String>>>>;
+
+/// What a case cannot do without.
+#[derive(Debug, Clone, Copy)]
+enum Need {
+    Carries(Carried),
+    Disruption(Disruption),
+    Misuse(Misuse),
+    Order,
+    DeadLetters,
+    Delay,
+    Lease,
+    RenewableLease,
+    StablePosition,
+    Finite,
+    Sharing,
 }
 
-fn id(delivery: &Delivery) -> String {
-    delivery.message().id.to_string()
+fn missing(harness: &dyn BrokerHarness, case: &Case) -> Option<String> {
+    let can = harness.broker().capabilities();
+    let unmet = |need: &&Need| match **need {
+        Need::Carries(what) => !harness.carries(what),
+        Need::Disruption(how) => !harness.supports(how),
+        Need::Misuse(how) => harness.misconfigured(how).is_none(),
+        Need::Order => can.ordering == Ordering::None,
+        Need::DeadLetters => can.dead_letters == DeadLetters::Dropped,
+        Need::Delay => can.delay.max.is_zero(),
+        Need::Lease => can.lease == Lease::Unlimited,
+        Need::RenewableLease => !matches!(can.lease, Lease::Renewable(_)),
+        Need::StablePosition => !can.stable_position,
+        Need::Finite => !harness.finite(),
+        Need::Sharing => !harness.shares_sources(),
+    };
+    case.needs.iter().find(unmet).map(|need| match need {
+        Need::Carries(what) => format!("the broker does not carry {what:?}"),
+        Need::Disruption(how) => format!("the harness cannot do {how:?}"),
+        Need::Misuse(how) => format!("the harness has no adapter set up for {how:?}"),
+        Need::Order => "the broker keeps no order".into(),
+        Need::DeadLetters => "the broker keeps no dead letters".into(),
+        Need::Delay => "the broker knows no delay".into(),
+        Need::Lease => "the broker has no lease".into(),
+        Need::RenewableLease => "the broker has no lease that can be extended".into(),
+        Need::StablePosition => "the broker's positions do not name a message for good".into(),
+        Need::Finite => "sources of this broker have no end".into(),
+        Need::Sharing => "one consumer reads a source at a time".into(),
+    })
 }
 
-async fn settle(delivery: Delivery, disposition: Disposition) -> Result<(), String> {
-    delivery.settle(disposition).await.map_err(|error| error.to_string())
+/// A table entry: the function's name is the case's name.
+macro_rules! case {
+    ($run:ident $(, $need:expr)* $(,)?) => {
+        $crate::conformance::Case { name: stringify!($run), needs: &[$($need),*], run: |stand| Box::pin($run(stand)) }
+    };
 }
-
-fn told(error: &BrokerError) -> String {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();
-    format!("{error}{cause}")
-}
-
-fn needs_order(harness: &dyn BrokerHarness) -> Result<(), &'static str> {
-    let ordered = harness.broker().capabilities().ordering != Ordering::None;
-    if ordered { Ok(()) } else { Err("the broker keeps no order") }
-}
-
-fn needs_renewable_lease(harness: &dyn BrokerHarness) -> Result<(), &'static str> {
-    let renewable = matches!(harness.broker().capabilities().lease, Lease::Renewable(_));
-    if renewable { Ok(()) } else { Err("the broker's lease cannot be extended") }
-}
-
-fn needs_lease(harness: &dyn BrokerHarness) -> Result<(), &'static str> {
-    let none = harness.broker().capabilities().lease == Lease::Unlimited;
-    if none { Err("the broker knows no lease") } else { Ok(()) }
-}
-
-fn needs_redelivery_to_the_same(harness: &dyn BrokerHarness) -> Result<(), &'static str> {
-    let on_close = harness.broker().capabilities().redelivery == Redelivery::OnClose;
-    if on_close { Err("the broker delivers again only to another consumer") } else { Ok(()) }
-}
-
-fn needs_sharing(harness: &dyn BrokerHarness) -> Result<(), &'static str> {
-    if harness.shares_sources() { Ok(()) } else { Err("one consumer reads a source at a time") }
-}
+use case;

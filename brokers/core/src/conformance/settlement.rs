@@ -1,138 +1,135 @@
-//! What a settlement does.
+//! Settling does what it says, and only when it says so.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{
-    Case, Stage, case, ensure, id, needs_lease, needs_redelivery_to_the_same, needs_renewable_lease, settle,
-};
-use crate::{DeadLetters, Disposition, NackCause, RejectReason, Rejection, SettleError};
+use crate::{Delivery, Disposition, RejectReason, SettleError};
+
+use super::stand::{Stand, Tap, ack, chain, is, nack, name, rejection, same, settle};
+use super::{Case, Need, case};
 
 pub(super) const CASES: &[Case] = &[
-    case!(ack_removes),
-    case!(nack_redelivers),
-    case!(a_delay_is_a_lower_bound, |harness| {
-        let none = harness.broker().capabilities().delay.max.is_zero();
-        if none { Err("the broker knows no delay") } else { Ok(()) }
-    }),
-    case!(reject_parks_with_the_reason, |harness| {
-        let kept = harness.broker().capabilities().dead_letters == DeadLetters::Kept;
-        if kept { Ok(()) } else { Err("the broker keeps no dead letters") }
-    }),
-    case!(a_dropped_delivery_comes_back, needs_redelivery_to_the_same),
-    case!(settling_out_of_order_and_dying_replays_the_rest),
-    case!(extending_keeps_it_hidden, needs_renewable_lease),
-    case!(settling_after_the_lease_says_lost, needs_lease),
+    case!(an_acked_message_is_gone),
+    case!(a_nacked_message_comes_back),
+    case!(a_delay_is_a_lower_bound, Need::Delay),
+    case!(a_rejected_message_is_parked_with_its_reason, Need::DeadLetters),
+    case!(a_rejected_message_is_not_seen_again),
+    case!(a_dropped_delivery_comes_back),
+    case!(settling_the_last_first_and_dying_replays_what_was_open),
+    case!(an_extended_lease_keeps_the_message_hidden, Need::RenewableLease),
+    case!(settling_after_the_lease_says_lost_and_changes_nothing, Need::Lease),
 ];
 
-async fn ack_removes(stage: &Stage<'_>) -> Result<(), String> {
-    stage.publish(&["acked"]).await;
-    let mut consumer = stage.subscribe().await?;
-    let delivery = stage.next(&mut *consumer).await?;
-    settle(delivery, Disposition::Ack).await?;
-    stage.marker_is_next(&mut *consumer, "marker").await?;
-    drop(consumer);
-    let mut consumer = stage.subscribe().await?;
-    stage.marker_is_next(&mut *consumer, "second marker").await
+async fn an_acked_message_is_gone(stand: Stand) -> Result<(), String> {
+    settled_is_gone(stand, Disposition::Ack).await
 }
 
-async fn nack_redelivers(stage: &Stage<'_>) -> Result<(), String> {
-    stage.publish(&["nacked"]).await;
-    let mut consumer = stage.subscribe().await?;
-    for cause in [NackCause::Tried, NackCause::Untried] {
-        let delivery = stage.next(&mut *consumer).await?;
-        settle(delivery, Disposition::Nack { delay: None, cause }).await?;
+async fn a_rejected_message_is_not_seen_again(stand: Stand) -> Result<(), String> {
+    settled_is_gone(stand, rejection()).await
+}
+
+/// The witness is received with the subject and let go: when it is back, the subject would be back too, however
+/// this broker delivers again.
+async fn settled_is_gone(stand: Stand, disposition: Disposition) -> Result<(), String> {
+    stand.publish(&["subject", "witness"]).await;
+    let mut tap = stand.consumer().await?;
+    let (subject, witness) = subject_and_witness(&mut tap).await?;
+    settle(subject, disposition).await?;
+    let mut tap = stand.let_go(tap, vec![witness]).await?;
+    tap.marker_before("witness", "subject").await?;
+    stand.publish(&["marker"]).await;
+    tap.marker_before("marker", "subject").await
+}
+
+async fn a_nacked_message_comes_back(stand: Stand) -> Result<(), String> {
+    stand.publish(&["one"]).await;
+    let mut tap = stand.consumer().await?;
+    nack(tap.next().await?, None).await?;
+    tap.all_of(&["one"]).await
+}
+
+async fn a_delay_is_a_lower_bound(stand: Stand) -> Result<(), String> {
+    let delay = stand.capabilities().delay.max.min(Duration::from_secs(1));
+    stand.publish(&["one"]).await;
+    let mut tap = stand.consumer().await?;
+    let delivery = tap.next().await?;
+    let asked = Instant::now();
+    nack(delivery, Some(delay)).await?;
+    let again = tap.next().await?;
+    // From before the question to after the answer: a broker that keeps the bound cannot come out below it.
+    let waited = asked.elapsed();
+    if waited < delay {
+        return Err(format!("`{}` came back after {waited:?}, asked for {delay:?}", name(&again)));
     }
-    let delivery = stage.next(&mut *consumer).await?;
-    ensure!(id(&delivery) == "nacked", "{} came", id(&delivery));
-    settle(delivery, Disposition::Ack).await
+    ack(again).await
 }
 
-async fn a_delay_is_a_lower_bound(stage: &Stage<'_>) -> Result<(), String> {
-    let delay = Duration::from_millis(300);
-    stage.publish(&["delayed"]).await;
-    let mut consumer = stage.subscribe().await?;
-    let delivery = stage.next(&mut *consumer).await?;
-    let start = Instant::now();
-    settle(delivery, Disposition::Nack { delay: Some(delay), cause: NackCause::Tried }).await?;
-    let delivery = stage.next(&mut *consumer).await?;
-    ensure!(start.elapsed() >= delay, "came again after {:?} instead of {delay:?}", start.elapsed());
-    settle(delivery, Disposition::Ack).await
+async fn a_rejected_message_is_parked_with_its_reason(stand: Stand) -> Result<(), String> {
+    stand.publish(&["bad"]).await;
+    let mut tap = stand.consumer().await?;
+    settle(tap.next().await?, rejection()).await?;
+    let parked = stand.parked(1).await?;
+    same("the number of dead letters", parked.len(), 1)?;
+    same("the reason", parked[0].reason.as_str(), RejectReason::Declined.as_str())?;
+    same("the dead letter's body", parked[0].message.body.as_deref(), Some(b"bad".as_slice()))
 }
 
-async fn reject_parks_with_the_reason(stage: &Stage<'_>) -> Result<(), String> {
-    stage.publish(&["rejected"]).await;
-    let mut consumer = stage.subscribe().await?;
-    let delivery = stage.next(&mut *consumer).await?;
-    let sent = delivery.message().clone();
-    let rejection = Rejection::new(RejectReason::Exhausted, "five times");
-    settle(delivery, Disposition::Reject(Box::new(rejection))).await?;
-    stage.marker_is_next(&mut *consumer, "marker").await?;
-    let parked = stage.harness.parked(&stage.source).await;
-    ensure!(parked.len() == 1, "{} messages are kept aside", parked.len());
-    let (message, reason) = &parked[0];
-    ensure!(message.body == sent.body && message.headers == sent.headers, "kept aside as {message:?}");
-    ensure!(reason == "exhausted", "the reason became {reason}");
-    Ok(())
+async fn a_dropped_delivery_comes_back(stand: Stand) -> Result<(), String> {
+    stand.publish(&["one"]).await;
+    let mut tap = stand.consumer().await?;
+    let delivery = tap.next().await?;
+    let mut tap = stand.let_go(tap, vec![delivery]).await?;
+    tap.all_of(&["one"]).await
 }
 
-async fn a_dropped_delivery_comes_back(stage: &Stage<'_>) -> Result<(), String> {
-    stage.publish(&["dropped"]).await;
-    let mut consumer = stage.subscribe().await?;
-    drop(stage.next(&mut *consumer).await?);
-    let delivery = stage.next(&mut *consumer).await?;
-    ensure!(id(&delivery) == "dropped", "{} came", id(&delivery));
-    settle(delivery, Disposition::Ack).await
-}
-
-async fn settling_out_of_order_and_dying_replays_the_rest(stage: &Stage<'_>) -> Result<(), String> {
-    stage.publish(&["1", "2", "3"]).await;
-    let mut consumer = stage.subscribe().await?;
-    let mut held = stage.take(&mut *consumer, 3).await?;
-    let third = held.iter().position(|delivery| id(delivery) == "3").ok_or("3 did not come")?;
-    settle(held.remove(third), Disposition::Ack).await?;
-    // The death of a process: nothing more is settled.
+async fn settling_the_last_first_and_dying_replays_what_was_open(stand: Stand) -> Result<(), String> {
+    stand.publish(&["one", "two", "three"]).await;
+    let mut tap = stand.consumer().await?;
+    let mut held = tap.several(3).await?;
+    let at = held.iter().position(|delivery| is(delivery, "three")).ok_or("`three` did not come")?;
+    ack(held.remove(at)).await?;
     drop(held);
-    drop(consumer);
-    let mut consumer = stage.subscribe().await?;
-    let mut again: Vec<_> = stage.take(&mut *consumer, 2).await?.iter().map(id).collect();
-    again.sort();
-    ensure!(again == ["1", "2"], "{again:?} came again");
-    Ok(())
+    drop(tap);
+    // A broker that can only confirm up to a point may replay `three` as well.
+    stand.consumer().await?.all_of(&["one", "two"]).await
 }
 
-async fn extending_keeps_it_hidden(stage: &Stage<'_>) -> Result<(), String> {
-    let lease = stage.lease().ok_or("no lease")?;
-    stage.publish(&["extended"]).await;
-    let mut consumer = stage.subscribe().await?;
-    let delivery = stage.next(&mut *consumer).await?;
-    // Asked for anything that comes for three leases, while it is extended every third of one.
-    for _ in 0..9 {
-        delivery.extend(lease).await.map_err(|error| error.to_string())?;
-        if let Ok(came) = tokio::time::timeout(lease / 3, consumer.receive(super::ONE)).await {
-            let came = came.map_err(|error| super::told(&error))?;
-            return Err(format!(
-                "{:?} came although it was extended",
-                came.iter().map(id).collect::<Vec<_>>()
-            ));
-        }
+async fn an_extended_lease_keeps_the_message_hidden(stand: Stand) -> Result<(), String> {
+    stand.publish(&["subject", "witness"]).await;
+    let mut tap = stand.consumer().await?;
+    let (subject, witness) = subject_and_witness(&mut tap).await?;
+    let by = stand.lease() * 3;
+    subject.extend(by).await.map_err(|error| format!("extend failed: {}", chain(&error)))?;
+    let mut tap = stand.let_go(tap, vec![witness]).await?;
+    tap.marker_before("witness", "subject").await?;
+    stand.publish(&["marker"]).await;
+    tap.marker_before("marker", "subject").await?;
+    ack(subject).await
+}
+
+async fn settling_after_the_lease_says_lost_and_changes_nothing(stand: Stand) -> Result<(), String> {
+    stand.publish(&["one"]).await;
+    let mut tap = stand.consumer().await?;
+    let stale = tap.next().await?;
+    let current = tap.next().await.map_err(|error| format!("the lease did not end: {error}"))?;
+    lost("extend", stale.extend(stand.lease()).await)?;
+    lost("settle", stale.settle(Disposition::Ack).await)?;
+    let mut tap = stand.let_go(tap, vec![current]).await?;
+    tap.all_of(&["one"]).await
+}
+
+fn lost(operation: &str, answer: Result<(), SettleError>) -> Result<(), String> {
+    match answer {
+        Err(SettleError::Lost) => Ok(()),
+        other => Err(format!("{operation} after the lease answered {other:?}")),
     }
-    settle(delivery, Disposition::Ack).await?;
-    stage.marker_is_next(&mut *consumer, "marker").await
 }
 
-async fn settling_after_the_lease_says_lost(stage: &Stage<'_>) -> Result<(), String> {
-    stage.publish(&["late"]).await;
-    let mut consumer = stage.subscribe().await?;
-    let stale = stage.next(&mut *consumer).await?;
-    // It comes again when its lease is over.
-    let newest = stage.next(&mut *consumer).await?;
-    ensure!(id(&newest) == "late", "{} came", id(&newest));
-    let late = stale.settle(Disposition::Ack).await;
-    ensure!(matches!(late, Err(SettleError::Lost)), "a stale handle was told {late:?}");
-    settle(newest, Disposition::Nack { delay: None, cause: NackCause::Tried }).await?;
-    let again = stage.next(&mut *consumer).await?;
-    ensure!(id(&again) == "late", "the stale handle settled it: {} came", id(&again));
-    settle(again, Disposition::Ack).await
+/// Both are held when this returns; without an order either may have come first.
+async fn subject_and_witness(tap: &mut Tap) -> Result<(Delivery, Delivery), String> {
+    let mut held = tap.several(2).await?;
+    let at = held.iter().position(|delivery| is(delivery, "witness")).ok_or("`witness` did not come")?;
+    let witness = held.remove(at);
+    Ok((held.pop().expect("two were received and one taken"), witness))
 }
