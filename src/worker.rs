@@ -9,6 +9,7 @@ use std::time::Duration;
 use ackord_broker::{Broker, Capabilities, Consumer, Delivery, ErrorKind, Lease, Origin, Subscription};
 use thiserror::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -140,13 +141,13 @@ impl Worker {
             open_consumers: OpenConsumers::default(),
             store_refused: OnceLock::new(),
         });
-        let prober =
-            tokio::spawn(engine.stopping.clone().run_until_cancelled_owned(probe_store(Arc::clone(&engine))));
-        let sources: Vec<_> = self
-            .sources
-            .into_iter()
-            .map(|plan| tokio::spawn(consume(Arc::clone(&engine), plan, self.fail_fast)))
-            .collect();
+        // Dropping this future is a crash: everything it started ends, unsettled.
+        let _ends_with_us = (engine.stopping.clone().drop_guard(), engine.abandon.clone().drop_guard());
+        tokio::spawn(engine.stopping.clone().run_until_cancelled_owned(probe_store(Arc::clone(&engine))));
+        let mut sources = JoinSet::new();
+        for plan in self.sources {
+            sources.spawn(consume(Arc::clone(&engine), plan, self.fail_fast));
+        }
         let mut all = std::pin::pin!(join_sources(sources, engine.stopping.clone()));
         let mut asked_to_stop = false;
         let ended = tokio::select! {
@@ -160,7 +161,6 @@ impl Worker {
         };
         engine.stopping.cancel();
         let drain = engine.finish(self.drain).await;
-        prober.abort();
         let summary = self.counters.summary(started.elapsed().as_millis() as u64);
         let report = RunReport { summary, drain, asked_to_stop };
         match (ended, engine.store_refused.get()) {
@@ -522,12 +522,12 @@ async fn probe_store(engine: Arc<Engine>) {
 
 /// Waits for all sources; the first that fails stops the others.
 async fn join_sources(
-    sources: Vec<tokio::task::JoinHandle<Result<(), RunError>>>,
+    mut sources: JoinSet<Result<(), RunError>>,
     stopping: CancellationToken,
 ) -> Result<(), RunError> {
     let mut first = Ok(());
-    for source in sources {
-        let ended = source.await.unwrap_or_else(|panic| Err(RunError::panicked(panic)));
+    while let Some(ended) = sources.join_next().await {
+        let ended = ended.unwrap_or_else(|panic| Err(RunError::panicked(panic)));
         if ended.is_err() {
             stopping.cancel();
             first = first.and(ended);

@@ -307,3 +307,58 @@ async fn a_broker_that_is_away_is_tried_again_and_nothing_is_lost() {
     back.await.unwrap();
     assert_eq!(rig.effects.all(), ["1"]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_run_ends_its_steps_and_settles_nothing() {
+    let rig = Rig::new();
+    rig.send("m", r#"{"id":1}"#);
+    let started = Arc::new(tokio::sync::Notify::new());
+    let alive = Arc::new(());
+    let (starts, held) = (Arc::clone(&started), Arc::clone(&alive));
+    let step = move |_: Value, _: StepContext| {
+        let (starts, held) = (Arc::clone(&starts), Arc::clone(&held));
+        async move {
+            starts.notify_one();
+            std::future::pending::<()>().await;
+            drop(held);
+            Ok(())
+        }
+    };
+    let run =
+        tokio::spawn(rig.worker(flow().step("hangs", step).build().unwrap()).run(std::future::pending()));
+    started.notified().await;
+    run.abort();
+    // One is this test's; the flow and its step go with the run.
+    let ended = async {
+        let mut look = tokio::time::interval(Duration::from_millis(10));
+        while Arc::strong_count(&alive) > 1 {
+            look.tick().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), ended).await.expect("the step outlives its run");
+    assert_eq!((rig.broker.depth(QUEUE), rig.broker.settled(QUEUE).acks), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_source_that_fails_ends_the_run_whichever_place_it_has() {
+    for (away, idle) in [("a", "b"), ("b", "a")] {
+        let rig = Rig::new();
+        let broker = MemoryBroker::new();
+        broker.set_available(false);
+        let step = |_: Value, _: StepContext| async { Ok(()) };
+        let on = |name: &str, broker: &str| {
+            Flow::builder(name).from(broker, QUEUE).key("body:/id").step("s", step).build().unwrap()
+        };
+        let worker = Worker::builder(Arc::clone(&rig.store))
+            .broker(idle, Arc::new(rig.broker.clone()))
+            .broker(away, Arc::new(broker))
+            .flow(on("idle", idle))
+            .flow(on("away", away))
+            .fail_fast(true)
+            .build()
+            .unwrap();
+        let run = tokio::time::timeout(Duration::from_secs(60), worker.run(std::future::pending())).await;
+        let error = run.expect("the other source keeps the run going").unwrap_err();
+        assert_eq!(error.exit_code(), 3, "{error}");
+    }
+}
