@@ -1,12 +1,14 @@
 //! The gate of a flow: it closes when the worker is at fault, or when a step fails time after time, and then lets one
 //! message at a time through to find out whether it is over.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ackord_broker::MessageId;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use crate::lock::lock;
 
 /// When a flow's intake is paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,8 +152,7 @@ impl Gate {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // A panic never happens while the lock is held, so a poisoned lock still guards sound data.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -29,6 +29,7 @@ use crate::idempotency::{
     Token,
 };
 use crate::key::IdempotencyKey;
+use crate::lock::lock;
 use crate::outcome::{Failure, Outcome};
 use crate::telemetry::Counters;
 use crate::turn::Turn;
@@ -235,11 +236,11 @@ pub(crate) enum Health {
 
 impl StoreHealth {
     pub(crate) fn get(&self) -> Health {
-        self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+        lock(&self.state).clone()
     }
 
     pub(crate) fn set(&self, health: Health) {
-        let mut state = self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut state = lock(&self.state);
         if *state != health {
             match &health {
                 Health::Well => tracing::info!("the store answers again"),

@@ -1,9 +1,8 @@
 //! One renewal clock for claims and broker leases: both are renewed at a third of their length.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ackord_broker::{Delivery, Disposition, SettleError};
@@ -13,6 +12,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::idempotency::{ClaimRef, IdempotencyStore, Renewal};
+use crate::lock::lock;
 use crate::telemetry::Counters;
 
 /// The most claims in one call to the store.
@@ -267,9 +267,4 @@ fn due<T: Clone>(beats: &Mutex<HashMap<u64, T>>, times: impl Fn(&T) -> (Instant,
         })
         .map(|(id, beat)| (*id, beat.clone()))
         .collect()
-}
-
-/// A panic never happens while a lock is held, so a poisoned lock still guards sound data.
-fn lock<K: Hash + Eq, T>(mutex: &Mutex<HashMap<K, T>>) -> MutexGuard<'_, HashMap<K, T>> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

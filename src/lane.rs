@@ -1,9 +1,11 @@
 //! Lanes: messages of one order key go one after the other, in the order in which they came.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::oneshot;
+
+use crate::lock::lock;
 
 type Waiting = VecDeque<oneshot::Sender<()>>;
 
@@ -39,8 +41,7 @@ impl Lanes {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, Waiting>> {
-        // A panic never happens while the lock is held, so a poisoned lock still guards sound data.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

@@ -15,6 +15,7 @@ mod heartbeat;
 pub mod idempotency;
 pub mod key;
 mod lane;
+mod lock;
 pub mod outcome;
 pub mod policy;
 mod process;

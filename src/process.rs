@@ -1,7 +1,7 @@
 //! One delivery from receipt to settlement, top to bottom.
 
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ackord_broker::{Delivery, Disposition, Fault, Message, NackCause, RejectReason, Rejection, SettleError};
@@ -16,6 +16,7 @@ use crate::heartbeat::HeldDelivery;
 use crate::key::reader::View;
 use crate::key::{IdempotencyKey, Scope};
 use crate::lane::Place;
+use crate::lock::lock;
 use crate::outcome::Outcome;
 use crate::policy::{Decision, decide};
 use crate::turn::Turn;
@@ -48,7 +49,7 @@ impl Arrival {
         let message = delivery.shared_message();
         let held = Arc::new(HeldDelivery::new(delivery));
         if source.may_deliver_twice() {
-            let mut in_hand = engine.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut in_hand = lock(&engine.in_hand);
             in_hand.insert(message.origin.clone(), Arc::clone(&held));
         }
         let view = View::new(&message);
@@ -88,7 +89,7 @@ pub(crate) async fn process(engine: Arc<Engine>, arrival: Arrival) {
         tracing::error!(origin = %message.origin, "a defect of the worker: left unsettled, it comes again");
     }
     if twice {
-        let mut in_hand = engine.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut in_hand = lock(&engine.in_hand);
         if in_hand.get(&message.origin).is_some_and(|mine| Arc::ptr_eq(mine, &held)) {
             in_hand.remove(&message.origin);
         }

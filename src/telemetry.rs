@@ -1,11 +1,13 @@
 //! Every count and every log line of the worker, in one place.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
 
 use ackord_broker::{Attempt, Delivery, RejectReason};
 use serde::Serialize;
+
+use crate::lock::lock;
 
 /// What the worker has counted since it started.
 #[derive(Debug, Default)]
@@ -108,13 +110,13 @@ impl Counters {
     }
 
     pub(crate) fn dead_letter(&self, reason: RejectReason) {
-        let mut by_reason = self.dead_letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_reason = lock(&self.dead_letters);
         *by_reason.entry(reason.as_str()).or_default() += 1;
     }
 
     /// The counts now; the duration is the caller's.
     pub fn summary(&self, duration_ms: u64) -> Summary {
-        let by_reason = self.dead_letters.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let by_reason = lock(&self.dead_letters).clone();
         Summary {
             messages: self.messages.load(Relaxed),
             redeliveries: self.redeliveries.load(Relaxed),

@@ -1,7 +1,7 @@
 //! A message's turn: its slot in the worker and its permit to run. Whoever waits gives the permit back and moves to a
 //! held slot, so that waiting stops neither the running nor the taking of other messages.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use ackord_broker::MessageId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::classify::{StepError, Verdict};
 use crate::gate::{Gate, Pass, Sign};
+use crate::lock::lock;
 use crate::policy::Decision;
 
 /// What all messages of a flow share.
@@ -128,7 +129,6 @@ impl Turn {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
-        // A panic never happens while the lock is held, so a poisoned lock still guards sound data.
-        f(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut lock(&self.state))
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use ackord_broker::{Broker, Capabilities, Consumer, Delivery, ErrorKind, Lease, Origin, Subscription};
@@ -21,6 +21,7 @@ use crate::guard::{Health, StepGuard, StoreHealth};
 use crate::heartbeat::HeldDelivery;
 use crate::idempotency::IdempotencyStore;
 use crate::lane::Lanes;
+use crate::lock::lock;
 use crate::process::{self, Arrival};
 use crate::shutdown::{DrainReport, RunError, RunReport};
 use crate::telemetry::Counters;
@@ -290,7 +291,7 @@ struct OpenConsumers(Mutex<Vec<Box<dyn Consumer>>>);
 
 impl OpenConsumers {
     fn keep(&self, consumer: Box<dyn Consumer>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(consumer);
+        lock(&self.0).push(consumer);
     }
 }
 
@@ -463,7 +464,7 @@ async fn adopt(engine: &Engine, source: &Source, delivery: Delivery) -> Option<D
     }
     let origin = &delivery.message().origin;
     let held = {
-        let in_hand = engine.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
+        let in_hand = lock(&engine.in_hand);
         in_hand.get(origin).map(Arc::clone)
     };
     match held {

@@ -1,7 +1,7 @@
 //! The reference's store interface, in exactly its words, over any store.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,6 +13,7 @@ use super::{
 };
 use crate::fingerprint::Fingerprint;
 use crate::key::IdempotencyKey;
+use crate::lock::lock;
 
 /// The reference's default for how long a claim and a result live.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -136,8 +137,7 @@ impl<S: IdempotencyStore> PlainStore<S> {
     }
 
     fn tokens(&self) -> std::sync::MutexGuard<'_, HashMap<IdempotencyKey, Token>> {
-        // A panic never happens while the lock is held, so a poisoned lock still guards sound data.
-        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.tokens)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,6 +16,7 @@ use super::{
 };
 use crate::clock::{Clock, SystemClock};
 use crate::key::IdempotencyKey;
+use crate::lock::lock;
 
 const SHARDS: usize = 64;
 /// A shard smaller than this is never swept: what has expired in it is found when it is asked for.
@@ -216,9 +217,4 @@ impl StoreAdmin for MemoryStore {
         }
         Ok(stats)
     }
-}
-
-/// A panic never happens while the lock is held, so a poisoned lock still guards sound data.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,7 +1,7 @@
 //! Stores with one lie each, made from the memory store. The kit must catch each, by the cases that name it.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -17,6 +17,7 @@ use super::StoreHarness;
 use crate::clock::{ManualClock, Timestamp};
 use crate::fingerprint::Fingerprint;
 use crate::key::IdempotencyKey;
+use crate::lock::lock;
 
 /// What a store lies about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -406,8 +407,4 @@ impl IdempotencyStore for Lying {
     async fn ping(&self) -> Result<(), StoreError> {
         Ok(())
     }
-}
-
-fn lock(memory: &Mutex<Memory>) -> std::sync::MutexGuard<'_, Memory> {
-    memory.lock().unwrap_or_else(PoisonError::into_inner)
 }
