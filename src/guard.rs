@@ -31,9 +31,8 @@ use crate::idempotency::{
 use crate::key::IdempotencyKey;
 use crate::lock::lock;
 use crate::outcome::{Failure, Outcome};
-use crate::telemetry::Counters;
+use crate::telemetry::{Counters, chain};
 use crate::turn::Turn;
-use crate::worker::chain;
 
 /// How a step is guarded. Durations and sizes have safe defaults.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -447,7 +446,8 @@ impl StepGuard {
     /// What the claim says of earlier runs: too many crashes, or a doubt. `None` = run it.
     async fn look_back(&self, call: &Call<'_>, tenure: &Tenure<'_>) -> Option<Outcome> {
         let claim = &tenure.claim;
-        if let Some(takeover) = claim.took_over.as_ref().filter(|takeover| takeover.started) {
+        let doubt = claim.took_over.as_ref().filter(|takeover| takeover.started);
+        if let Some(takeover) = doubt {
             self.counters.takeover();
             tracing::warn!(
                 key = %call.key, from = %takeover.from, by = %self.owner, attempt = claim.attempt,
@@ -459,12 +459,8 @@ impl StepGuard {
             let note = format!("started {crashes} times without an end");
             return Some(self.release(tenure, true, note, Outcome::Crashed { crashes }).await);
         }
-        match &claim.took_over {
-            Some(takeover) if takeover.started => {
-                self.settle_doubt(call, tenure, "its owner died while running it").await
-            }
-            _ => None,
-        }
+        doubt?;
+        self.settle_doubt(call, tenure, "its owner died while running it").await
     }
 
     async fn act_and_finish<F, Fut>(&self, call: &Call<'_>, tenure: &Tenure<'_>, action: F) -> Outcome
@@ -507,11 +503,7 @@ impl StepGuard {
 
     /// From the action's success to the record. No way leads from here to a release but a failing hook.
     async fn finish(&self, call: &Call<'_>, tenure: &Tenure<'_>, value: Value) -> Outcome {
-        let Some(encoded) = encode(&value) else {
-            return self
-                .complete_without_body(call, tenure, MissingBody::NotEncodable("not JSON".into()))
-                .await;
-        };
+        let encoded = Bytes::from(value.to_string());
         if let Some(on_after) = call.on_after {
             if call.terms.recovery_point && tenure.claim.kept.is_none() {
                 let kept = self.persist(call, || self.store.keep(&tenure.claim.held, &encoded)).await;
@@ -705,10 +697,6 @@ impl StepGuard {
 fn kept_value(claim: &Claim) -> Option<Result<Value, String>> {
     let kept = claim.kept.as_ref()?;
     Some(serde_json::from_slice(kept).map_err(|error| format!("the kept result: {error}")))
-}
-
-fn encode(value: &Value) -> Option<Bytes> {
-    serde_json::to_vec(value).ok().map(Bytes::from)
 }
 
 /// What a record answers.

@@ -19,9 +19,10 @@ use crate::lane::Place;
 use crate::lock::lock;
 use crate::outcome::Outcome;
 use crate::policy::{Decision, decide};
+use crate::telemetry::chain;
 use crate::turn::Turn;
 use crate::walk::Walk;
-use crate::worker::{Engine, RunningFlow, Source, chain};
+use crate::worker::{Engine, RunningFlow, Source};
 
 /// How long a message whose settlement failed keeps its slot, so that a dead-letter place that is gone slows intake down
 /// instead of turning messages round and round.
@@ -103,9 +104,11 @@ async fn run(engine: &Engine, arrival: Arrival) {
         .renewable_lease()
         .map(|lease| engine.guard.heartbeat().hold_delivery(Arc::clone(&held), lease, lost.clone()));
     let Some(running) = running else {
+        // No flow of its own: the source's first speaks for all, they share the dead-letter place.
+        let running = &source.flows[0];
         let outcome = unsound(&message);
-        let decision = Decision::Reject(reject_reason(&outcome));
-        return settle(engine, &source.flows[0], &message, &held, &outcome, decision, None).await;
+        let decision = decide(&outcome, &running.flow.settings, rand::random());
+        return settle(engine, running, &message, &held, &outcome, decision, None).await;
     };
     let flow = &running.flow;
     let turn = Turn::new(
@@ -164,14 +167,6 @@ fn unsound(message: &Message) -> Outcome {
         Some(Fault::Undecodable(reason)) => Outcome::Undecodable { reason: reason.clone() },
         Some(Fault::Oversize { size, limit }) => Outcome::Oversize { size: *size, limit: *limit },
         None => Outcome::Unroutable,
-    }
-}
-
-fn reject_reason(outcome: &Outcome) -> RejectReason {
-    match outcome {
-        Outcome::Undecodable { .. } => RejectReason::Undecodable,
-        Outcome::Oversize { .. } => RejectReason::Oversize,
-        _ => RejectReason::Unroutable,
     }
 }
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::backoff::Retry;
 use crate::config::{Config, Fault, Faults, raw};
-use crate::flow::{BuildError, DeadLetter, Flow, FlowBuilder, Keyless, Match, OnRetry, StepContext};
+use crate::flow::{BuildError, DeadLetter, Flow, FlowBuilder, Keyless, Match, OnRetry, Step, StepContext};
 use crate::gate::Circuit;
 use crate::guard::{InDoubt, Reconciled, Terms, WaitPolicy};
 use crate::idempotency::memory::MemoryStore;
@@ -326,7 +326,6 @@ fn add_step(config: &Config, raw: &raw::Step, mut builder: FlowBuilder) -> (Flow
     if let Some(reconcile) = &raw.reconcile {
         match self::action(config, reconcile.command.as_ref(), reconcile.http.as_ref()) {
             Ok(action) => {
-                let action: Arc<dyn crate::flow::Step> = action.0;
                 builder = builder.reconcile(move |cx: StepContext| {
                     let action = Arc::clone(&action);
                     async move {
@@ -346,22 +345,11 @@ fn add_step(config: &Config, raw: &raw::Step, mut builder: FlowBuilder) -> (Flow
     (builder, None)
 }
 
-/// A step of any kind, as one type.
-#[derive(Debug)]
-struct AnyStep(Arc<dyn crate::flow::Step>);
-
-#[async_trait::async_trait]
-impl crate::flow::Step for AnyStep {
-    async fn run(&self, cx: &StepContext) -> Result<Value, crate::classify::StepError> {
-        self.0.run(cx).await
-    }
-}
-
 fn action(
     config: &Config,
     command: Option<&raw::Command>,
     http: Option<&raw::Http>,
-) -> Result<AnyStep, String> {
+) -> Result<Arc<dyn Step>, String> {
     match (command, http) {
         (Some(raw), None) => command_step(config, raw),
         (None, Some(raw)) => http_step(raw),
@@ -370,28 +358,28 @@ fn action(
 }
 
 #[cfg(feature = "command")]
-fn command_step(config: &Config, raw: &raw::Command) -> Result<AnyStep, String> {
+fn command_step(config: &Config, raw: &raw::Command) -> Result<Arc<dyn Step>, String> {
     use crate::flow::command::{CommandSettings, CommandStep};
     if raw.run.is_empty() {
         return Err("command.run is empty; name a program, for example [\"./charge\"]".to_owned());
     }
     let dir = raw.dir.as_ref().map_or_else(|| config.folder.clone(), |dir| config.folder.join(dir));
-    Ok(AnyStep(Arc::new(CommandStep::new(CommandSettings {
+    Ok(Arc::new(CommandStep::new(CommandSettings {
         run: raw.run.clone(),
         timeout: raw.timeout.0,
         dir: Some(dir),
         env: raw.env.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         ..CommandSettings::default()
-    }))))
+    })))
 }
 
 #[cfg(not(feature = "command"))]
-fn command_step(_: &Config, _: &raw::Command) -> Result<AnyStep, String> {
+fn command_step(_: &Config, _: &raw::Command) -> Result<Arc<dyn Step>, String> {
     Err("this program was built without the feature `command`".to_owned())
 }
 
 #[cfg(feature = "http")]
-fn http_step(raw: &raw::Http) -> Result<AnyStep, String> {
+fn http_step(raw: &raw::Http) -> Result<Arc<dyn Step>, String> {
     use crate::flow::http::{HttpSettings, HttpStep};
     let settings = HttpSettings {
         method: raw.method.clone(),
@@ -400,10 +388,10 @@ fn http_step(raw: &raw::Http) -> Result<AnyStep, String> {
         headers: raw.headers.iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
         ..HttpSettings::default()
     };
-    Ok(AnyStep(Arc::new(HttpStep::new(settings)?)))
+    Ok(Arc::new(HttpStep::new(settings)?))
 }
 
 #[cfg(not(feature = "http"))]
-fn http_step(_: &raw::Http) -> Result<AnyStep, String> {
+fn http_step(_: &raw::Http) -> Result<Arc<dyn Step>, String> {
     Err("this program was built without the feature `http`".to_owned())
 }

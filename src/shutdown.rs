@@ -5,8 +5,7 @@ use std::error::Error as StdError;
 use ackord_broker::BrokerError;
 use thiserror::Error;
 
-use crate::telemetry::Summary;
-use crate::worker::chain;
+use crate::telemetry::{Summary, chain};
 
 /// Exit codes of the binary.
 pub mod exit_code {

@@ -24,7 +24,7 @@ use crate::lane::Lanes;
 use crate::lock::lock;
 use crate::process::{self, Arrival};
 use crate::shutdown::{DrainReport, RunError, RunReport};
-use crate::telemetry::Counters;
+use crate::telemetry::{Counters, chain};
 use crate::turn::FlowLimits;
 
 /// The most messages asked for at once.
@@ -324,7 +324,7 @@ pub(crate) struct Source {
 
 /// Subscribes, consumes, and subscribes again after an error, until the source ends or the worker stops.
 async fn consume(engine: Arc<Engine>, plan: SourcePlan, fail_fast: bool) -> Result<(), RunError> {
-    let slots = plan.flows.iter().map(|running| running.flow.concurrency.get()).sum::<usize>().max(1);
+    let slots = plan.flows.iter().map(|running| running.flow.concurrency.get()).sum::<usize>();
     let slots = slots.min(Semaphore::MAX_PERMITS);
     let held = plan.flows.iter().map(|running| running.flow.max_held).sum::<usize>();
     let dead_letter = plan.flows.iter().find_map(|running| match &running.flow.dead_letter {
@@ -535,15 +535,4 @@ async fn join_sources(
         }
     }
     first
-}
-
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }

@@ -188,10 +188,9 @@ pub const REFERENCE_DECLINES: [&str; 3] = ["CardDeclined", "AccountNotFound", "I
 
 impl<E: StdError + Send + Sync + 'static> From<E> for StepError {
     fn from(error: E) -> Self {
-        let verdict = io::find(&error).map_or(Verdict::Transient, io::verdict);
-        let code = match io::find(&error) {
-            Some(found) => format!("io_{:?}", found.kind()),
-            None => "error".to_owned(),
+        let (verdict, code) = match io::find(&error) {
+            Some(found) => (io::verdict(found), format!("io_{:?}", found.kind())),
+            None => (Verdict::Transient, "error".to_owned()),
         };
         Self {
             verdict,

@@ -59,8 +59,8 @@ pub struct Faults(pub Vec<Fault>);
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.0.len();
-        let (noun, verb) = if count == 1 { ("fault", "has") } else { ("faults", "has") };
-        write!(f, "the configuration {verb} {count} {noun}:")?;
+        let noun = if count == 1 { "fault" } else { "faults" };
+        write!(f, "the configuration has {count} {noun}:")?;
         self.0.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
     }
 }

@@ -25,6 +25,13 @@ pub trait Step: Send + Sync + fmt::Debug {
     async fn run(&self, cx: &StepContext) -> Result<Value, StepError>;
 }
 
+#[async_trait]
+impl<S: Step + ?Sized> Step for Arc<S> {
+    async fn run(&self, cx: &StepContext) -> Result<Value, StepError> {
+        (**self).run(cx).await
+    }
+}
+
 /// What a step is given. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct StepContext {

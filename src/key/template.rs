@@ -5,6 +5,7 @@ use std::str::FromStr;
 use serde_json::Value;
 use thiserror::Error;
 
+use super::escape_into;
 use super::reader::{Reader, Refused, UnknownPlace, View};
 use crate::flow::step::Outputs;
 
@@ -45,9 +46,9 @@ impl KeyTemplate {
                 Part::Text(fixed) => text.push_str(fixed),
                 Part::Place(place) => {
                     let value = place.read(view)?.ok_or_else(|| Refused::Absent(place.to_string()))?;
-                    push_escaped(&mut text, &value);
+                    escape_into(&mut text, &value);
                 }
-                Part::Output { step, pointer } => push_escaped(&mut text, &output(outputs, step, pointer)?),
+                Part::Output { step, pointer } => escape_into(&mut text, &output(outputs, step, pointer)?),
             }
         }
         Ok(text)
@@ -59,16 +60,6 @@ impl KeyTemplate {
             Part::Output { step, .. } => Some(step.as_str()),
             _ => None,
         })
-    }
-}
-
-fn push_escaped(text: &mut String, value: &str) {
-    for c in value.chars() {
-        match c {
-            ':' => text.push_str("%3A"),
-            '%' => text.push_str("%25"),
-            c => text.push(c),
-        }
     }
 }
 
