@@ -58,17 +58,18 @@ impl IdempotencyKey {
         Self::build(scope, &[("level", "flow"), ("flow", flow), ("id", id)])
     }
 
-    /// The key of a step that names its effect itself, in the scope and flow of `flow_key`.
-    pub(crate) fn of_own(flow_key: &Self, step: &str, id: &str) -> Self {
-        // Only the scope and the flow of the flow's key belong here, not the message's id: `ff:idemp:ns:version:flow:name`.
-        let fixed = flow_key.0.match_indices(':').nth(5).map_or(flow_key.0.len(), |(at, _)| at);
-        let mut text = flow_key.0[..fixed].to_owned();
-        text.push_str(":own");
-        for part in [step, id] {
-            text.push(':');
-            escape_into(&mut text, part);
-        }
-        Self(shortened(text).into())
+    /// The key of a step that names its effect itself: `ff:idemp:<namespace>:<version>:flow:<flow>:own:<step>:<id>`.
+    ///
+    /// # Errors
+    /// As [`scoped`](IdempotencyKey::scoped).
+    pub(crate) fn for_own_step(
+        flow: &str,
+        step: &str,
+        id: &str,
+        scope: Scope<'_>,
+    ) -> Result<Self, BlankPart> {
+        let level = [("level", "flow"), ("flow", flow), ("level", "own")];
+        Self::build(scope, &[&level[..], &[("step", step), ("id", id)]].concat())
     }
 
     /// A key that somebody else made, taken as it is.
@@ -203,7 +204,7 @@ mod tests {
             step_idempotency_key("1", "x:y").unwrap(),
             IdempotencyKey::for_flow("f", "1", Scope::default()).unwrap(),
             step_in_flow(&IdempotencyKey::for_flow("f", "1", Scope::default()).unwrap(), "s"),
-            IdempotencyKey::of_own(&IdempotencyKey::for_flow("f", "1", Scope::default()).unwrap(), "s", "1"),
+            IdempotencyKey::for_own_step("f", "s", "1", Scope::default()).unwrap(),
             IdempotencyKey::for_flow("flow", "s:1", Scope::default()).unwrap(),
         ];
         // A key that spells out what a long one is shortened to.
@@ -211,6 +212,19 @@ mod tests {
         assert!(keys.iter().all(|key| key.as_str().len() <= LONGEST_KEY));
         let distinct: HashSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());
+    }
+
+    #[test]
+    fn a_step_that_names_its_effect_has_one_key_however_long_the_namespace_is() {
+        let long = "n".repeat(600);
+        for namespace in ["n", &long] {
+            let scope = Scope { namespace: Some(namespace), version: None };
+            let key = |id| IdempotencyKey::for_own_step("f", "s", id, scope).unwrap();
+            assert_eq!(key("1"), key("1"));
+            assert_ne!(key("1"), key("2"));
+        }
+        let key = IdempotencyKey::for_own_step("f", "s", "a:1", Scope::default()).unwrap();
+        assert_eq!(key.as_str(), "ff:idemp:::flow:f:own:s:a%3A1");
     }
 
     #[test]

@@ -118,14 +118,15 @@ async fn run(engine: &Engine, arrival: Arrival) {
         Arc::clone(&source.held),
         engine.stopping.clone(),
     );
-    let key = match derive_key(&running, &message) {
-        Ok(key) => key,
+    let Named { key, namespace } = match Named::derive(&running, &message) {
+        Ok(named) => named,
         Err(reason) => {
             let outcome = Outcome::Keyless { reason, ignored: flow.keyless == Keyless::Ignore };
             let decision = decide(&outcome, &flow.settings, rand::random());
             return settle(engine, &running, &message, &held, &outcome, decision, None).await;
         }
     };
+    let scope = Scope { namespace: namespace.as_deref(), version: flow.version.as_deref() };
     let (outcome, decision) = loop {
         let outcome = match wait_in_lane(&turn, place.as_mut()).await {
             false => Outcome::Stopping,
@@ -136,6 +137,7 @@ async fn run(engine: &Engine, arrival: Arrival) {
                     flow,
                     message: &message,
                     key: &key,
+                    scope,
                     fingerprint,
                     turn: &turn,
                     lost: &lost,
@@ -170,20 +172,28 @@ fn unsound(message: &Message) -> Outcome {
     }
 }
 
-/// The message's key, computed once and before anything runs.
-fn derive_key(running: &RunningFlow, message: &Message) -> Result<IdempotencyKey, String> {
-    let flow = &running.flow;
-    let view = View::new(message);
-    let id = flow.key.read(&view).map_err(|refused| refused.to_string())?;
-    let namespace = match &flow.namespace {
-        None => None,
-        Some(place) => {
-            let found = place.read(&view).map_err(|refused| format!("namespace: {refused}"))?;
-            Some(found.ok_or_else(|| format!("namespace: {place} is not there"))?)
-        }
-    };
-    let scope = Scope { namespace: namespace.as_deref(), version: flow.version.as_deref() };
-    IdempotencyKey::for_flow(&flow.name, &id, scope).map_err(|blank| blank.to_string())
+/// What names a message, computed once and before anything runs.
+struct Named {
+    key: IdempotencyKey,
+    namespace: Option<String>,
+}
+
+impl Named {
+    fn derive(running: &RunningFlow, message: &Message) -> Result<Self, String> {
+        let flow = &running.flow;
+        let view = View::new(message);
+        let id = flow.key.read(&view).map_err(|refused| refused.to_string())?;
+        let namespace = match &flow.namespace {
+            None => None,
+            Some(place) => {
+                let found = place.read(&view).map_err(|refused| format!("namespace: {refused}"))?;
+                Some(found.ok_or_else(|| format!("namespace: {place} is not there"))?.into_owned())
+            }
+        };
+        let scope = Scope { namespace: namespace.as_deref(), version: flow.version.as_deref() };
+        let key = IdempotencyKey::for_flow(&flow.name, &id, scope).map_err(|blank| blank.to_string())?;
+        Ok(Self { key, namespace })
+    }
 }
 
 /// Waits for the turn in the lane, without a permit; `false` when the worker is stopping.

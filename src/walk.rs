@@ -12,7 +12,7 @@ use crate::flow::step::Outputs;
 use crate::flow::{Flow, Keying, StepCall, StepContext, StepDef};
 use crate::guard::{Call, End, Grant, Level};
 use crate::key::reader::View;
-use crate::key::{IdempotencyKey, step_in_flow};
+use crate::key::{IdempotencyKey, Scope, step_in_flow};
 use crate::outcome::Outcome;
 use crate::turn::Turn;
 use crate::worker::Engine;
@@ -24,6 +24,7 @@ pub(crate) struct Walk<'a> {
     pub(crate) flow: &'a Flow,
     pub(crate) message: &'a Arc<Message>,
     pub(crate) key: &'a IdempotencyKey,
+    pub(crate) scope: Scope<'a>,
     pub(crate) fingerprint: Fingerprint,
     pub(crate) turn: &'a Turn,
     pub(crate) lost: &'a CancellationToken,
@@ -60,15 +61,16 @@ impl<'a> Walk<'a> {
             Keying::Manual => return self.unguarded(step, outputs).await,
             Keying::Message => (step_in_flow(self.key, &step.name), self.fingerprint),
             Keying::Own(template) => {
-                let id = template.fill(&View::new(self.message), outputs).map_err(|refused| {
-                    End::Inner(Outcome::Keyless {
-                        reason: format!("{}: {refused}", step.name),
-                        ignored: false,
-                    })
-                })?;
+                let keyless = |why: &dyn std::fmt::Display| {
+                    let reason = format!("{}: {why}", step.name);
+                    End::Inner(Outcome::Keyless { reason, ignored: false })
+                };
+                let id =
+                    template.fill(&View::new(self.message), outputs).map_err(|refused| keyless(&refused))?;
                 // Different messages share this effect, so their bodies do not tell it apart.
                 let fingerprint = Fingerprint::of_parts([id.as_bytes()]);
-                (IdempotencyKey::of_own(self.key, &step.name, &id), fingerprint)
+                let key = IdempotencyKey::for_own_step(&self.flow.name, &step.name, &id, self.scope);
+                (key.map_err(|blank| keyless(&blank))?, fingerprint)
             }
         };
         match self.guarded(step, &key, fingerprint, outputs).await {
