@@ -106,7 +106,8 @@ fn listen(mut child: Child) -> Said {
     let errors = BufReader::new(child.stderr.take().unwrap());
     let mut said = Said::default();
     for line in errors.lines() {
-        let line: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        let line = line.unwrap();
+        let line: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}"));
         if line["message"].as_str().unwrap().starts_with("took over a step") {
             said.taken_over.insert(line["key"].as_str().unwrap().to_owned());
         }

@@ -66,7 +66,7 @@ impl Journal {
             .truncate(false)
             .open(&lock_path)
             .map_err(io_error(&lock_path))?;
-        match lock.try_lock() {
+        match lock_soon(&lock) {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => return Err(JournalError::Locked(lock_path)),
             Err(TryLockError::Error(cause)) => return Err(JournalError::Io { path: lock_path, cause }),
@@ -245,6 +245,19 @@ const HEAD: u64 = 4096;
 
 /// Size in bytes above which a journal is compacted while it is in use.
 const COMPACT_ABOVE: u64 = 16 * 1024 * 1024;
+
+/// Locks, with a second's patience: when a process is killed just while it starts a command, that command holds its lock
+/// until it has become another program.
+fn lock_soon(file: &File) -> Result<(), TryLockError> {
+    const TRIES: u32 = 100;
+    for _ in 1..TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            answer => return answer,
+        }
+    }
+    file.try_lock()
+}
 
 #[cfg(test)]
 mod tests {

@@ -225,7 +225,7 @@ fn lock_file(path: &Path) -> Result<File, StoreError> {
         .truncate(false)
         .open(&lock_path)
         .map_err(|error| refused(path, &format!("{} cannot be written: {error}", lock_path.display())))?;
-    match file.try_lock() {
+    match lock_soon(&file) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();
@@ -240,6 +240,19 @@ fn lock_file(path: &Path) -> Result<File, StoreError> {
     let write = file.set_len(0).and_then(|()| file.write_all(std::process::id().to_string().as_bytes()));
     write.map_err(|error| refused(path, &format!("{} cannot be written: {error}", lock_path.display())))?;
     Ok(file)
+}
+
+/// Locks, with a second's patience: when a process is killed just while it starts a command, that command holds its lock
+/// until it has become another program.
+fn lock_soon(file: &File) -> Result<(), TryLockError> {
+    const TRIES: u32 = 100;
+    for _ in 1..TRIES {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            answer => return answer,
+        }
+    }
+    file.try_lock()
 }
 
 /// Locks and flushes of network file systems cannot be relied on.
@@ -258,5 +271,23 @@ fn warn_of_network_file_system(path: &Path) {
         && ["nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p"].contains(&kind)
     {
         tracing::warn!(path = %path.display(), point, kind, "the store lies on a network file system: its locks and flushes may not hold");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A killed process's lock outlives it for a moment in a command that it was just starting.
+    #[test]
+    fn a_lock_that_is_about_to_be_free_is_waited_for_and_a_held_one_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ackord.db");
+        let first = SqliteStore::open(&path).unwrap();
+        let refused = SqliteStore::open(&path).unwrap_err().to_string();
+        assert!(refused.contains("in use by another worker"), "{refused}");
+        let second = std::thread::spawn(move || SqliteStore::open(&path).map(drop));
+        drop(first);
+        second.join().unwrap().unwrap();
     }
 }
