@@ -175,6 +175,36 @@ fn two_steps_of_one_name_are_refused_at_the_second() {
 }
 
 #[test]
+fn two_flows_that_take_the_same_messages_are_refused_and_a_match_tells_them_apart() {
+    let second = SOUND[SOUND.find("[flows").unwrap()..].replace("flows.charge", "flows.refund");
+    let both = format!("{SOUND}{second}");
+    file(&both).is_refused_with(&[
+        "ackord.toml:15: flows.refund.source: flow charge takes every message of in.jsonl too; give one of them a `match`",
+    ]);
+    let apart = both.replacen(
+        "[[flows.charge",
+        "match = { header = \"type\", equals = \"paid\" }\n[[flows.charge",
+        1,
+    );
+    assert_eq!(file(&apart).load().flows.len(), 2);
+}
+
+#[test]
+fn settings_that_contradict_each_other_are_refused() {
+    file(&format!("{SOUND}idempotency = {{ poll = \"50ms\" }}\n")).is_refused_with(&[
+        "ackord.toml:14: flows.charge.steps.charge.idempotency.poll: has no meaning without `wait`",
+    ]);
+    file(&format!("{SOUND}idempotency = {{ wait = \"3s\", settleTimeoutMs = 5 }}\n")).is_refused_with(&[
+        "ackord.toml:14: flows.charge.steps.charge.idempotency.settleTimeoutMs: says the same as `wait`; keep one of them",
+    ]);
+    sound_with("[[flows", "circuit = { probe_initial = \"5m\" }\nretry = { initial = \"1h\" }\n[[flows")
+        .is_refused_with(&[
+            "ackord.toml:11: flows.charge.circuit.probe_max: is shorter than circuit.probe_initial",
+            "ackord.toml:12: flows.charge.retry.max: is shorter than retry.initial",
+        ]);
+}
+
+#[test]
 fn an_unknown_broker_is_named_with_the_nearest_one() {
     sound_with("broker = \"inbox\"", "broker = \"inbx\"").is_refused_with(&[
         "ackord.toml:8: flows.charge.source.broker: `inbx`: no such broker; did you mean `inbox`?",

@@ -146,14 +146,14 @@ fn interpret(mut values: Map<String, Value>, layers: Layers, faults: Vec<Fault>)
     // Made absolute here, so that nothing depends on the working directory later.
     let folder = std::path::absolute(if folder.as_os_str().is_empty() { Path::new(".") } else { &folder });
     let config = Config { worker, log, store, brokers, flows, folder: folder.unwrap_or_default(), layers };
-    if faults.is_empty() {
+    let mut more = super::check::faults(&config);
+    if faults.is_empty() && more.is_empty() {
         return Ok(config);
     }
     // What the words mean is checked by the registry. Asked here too, so that both kinds of fault are in one report.
-    if let Err(Faults(more)) = crate::registry::parts(&config) {
-        let known: Vec<String> = struck.iter().map(|path| scope(path, &config)).collect();
-        faults.extend(more.into_iter().filter(|fault| is_news(fault, &known, has_flows)));
-    }
+    more.extend(crate::registry::parts(&config).err().into_iter().flat_map(|Faults(faults)| faults));
+    let scopes: Vec<String> = struck.iter().map(|path| scope(path, &config)).collect();
+    faults.extend(more.into_iter().filter(|fault| is_news(fault, &scopes, has_flows)));
     faults.sort_by_key(Fault::position);
     Err(Faults(faults))
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+mod check;
 pub mod env;
 pub mod fault;
 mod load;
