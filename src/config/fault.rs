@@ -23,6 +23,8 @@ pub enum Place {
         path: PathBuf,
         /// The line.
         line: usize,
+        /// The column, counted from 1, where the file cannot be read any further.
+        column: Option<usize>,
     },
     /// An environment variable.
     Variable(String),
@@ -33,9 +35,24 @@ pub enum Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File { path, line } => write!(f, "{}:{line}", path.display()),
+            Self::File { path, line, column: None } => write!(f, "{}:{line}", path.display()),
+            Self::File { path, line, column: Some(column) } => {
+                write!(f, "{}:{line}:{column}", path.display())
+            }
             Self::Variable(name) => write!(f, "environment variable {name}"),
             Self::Set => f.write_str("--set"),
+        }
+    }
+}
+
+impl Fault {
+    /// Faults are reported in the order of the file, then of the layers above it.
+    pub(super) fn position(&self) -> (u8, usize) {
+        match &self.place {
+            None => (0, 0),
+            Some(Place::File { line, .. }) => (1, *line),
+            Some(Place::Variable(_)) => (2, 0),
+            Some(Place::Set) => (3, 0),
         }
     }
 }

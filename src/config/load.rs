@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use figment::Figment;
 use figment::providers::Serialized;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use toml_edit::{Document, Item};
 
 use super::Config;
 use super::fault::{Fault, Faults, Place};
+use super::place::{Layers, line_and_column};
+use super::read::{KeyPath, Reader, STAND_IN, unknown_key};
+use super::variable::fill_in;
 
 const PREFIX: &str = "ACKORD__";
 const DEFAULT_FILES: [&str; 2] = ["ackord.toml", "/etc/ackord/ackord.toml"];
@@ -27,97 +28,68 @@ pub struct Sources {
     pub variables: Vec<(String, String)>,
 }
 
-/// Where each value came from.
-#[derive(Debug, Default)]
-pub struct Layers {
-    file: Option<(PathBuf, String)>,
-    variables: BTreeMap<String, String>,
-    sets: Vec<String>,
-}
-
-impl Layers {
-    pub(super) fn fault(&self, key: String, problem: String) -> Fault {
-        Fault { place: self.place(&key), key, problem }
-    }
-
-    /// The place of the key, or of the nearest key above it that is written down.
-    pub fn place(&self, key: &str) -> Option<Place> {
-        let mut path = key;
-        loop {
-            if self.sets.iter().any(|set| set == path) {
-                return Some(Place::Set);
-            }
-            if let Some(variable) = self.variables.get(&path.to_lowercase()) {
-                return Some(Place::Variable(variable.clone()));
-            }
-            if let Some((file, text)) = &self.file
-                && let Some(line) = line_of(text, path)
-            {
-                return Some(Place::File { path: file.clone(), line });
-            }
-            path = &path[..path.rfind('.')?];
-        }
-    }
-}
-
-fn line_of(text: &str, key: &str) -> Option<usize> {
-    let document = Document::parse(text).ok()?;
-    let mut item: &Item = document.as_item();
-    let mut span = None;
-    for part in key.split('.') {
-        if let Ok(index) = part.parse::<usize>() {
-            item = item.get(index)?;
-            span = item.span().or(span);
-            continue;
-        }
-        let table = item.as_table_like()?;
-        let (written, next) = table.get_key_value(part)?;
-        span = written.span().or_else(|| next.span()).or(span);
-        item = next;
-    }
-    span.map(|span| text[..span.start].matches('\n').count() + 1)
-}
-
 pub(super) fn load(sources: Sources) -> Result<Config, Faults> {
     let mut layers = Layers::default();
     let mut faults = Vec::new();
-    let mut figment = Figment::new();
-    if let Some(values) = read_file(&sources, &mut layers, &mut faults) {
-        figment = figment.merge(Serialized::defaults(values));
-    }
-    if !faults.is_empty() {
-        return Err(Faults(faults));
-    }
-    for (name, value) in &sources.variables {
-        if let Some(path) = name.strip_prefix(PREFIX) {
-            let key = path.to_lowercase().replace("__", ".");
-            figment = figment.merge(Serialized::default(&key, guess(value)));
-            layers.variables.insert(key, name.clone());
+    let values = match read_file(&sources, &mut layers, &mut faults) {
+        Ok(values) => values,
+        Err(fault) => {
+            // Nothing else can be checked then, since each key would be missing.
+            faults.push(fault);
+            return Err(Faults(faults));
         }
+    };
+    let written = values.clone();
+    let mut figment = Figment::new().merge(Serialized::defaults(values));
+    for (name, value) in &sources.variables {
+        let Some(path) = name.strip_prefix(PREFIX) else { continue };
+        if !path.split("__").all(is_part) {
+            let problem = format!("names no key; write {PREFIX}WORKER__DRAIN for worker.drain");
+            faults.push(Fault { key: String::new(), place: Some(Place::Variable(name.clone())), problem });
+            continue;
+        }
+        let key = as_written(path, &written);
+        figment = figment.merge(Serialized::default(&key, guess(value)));
+        layers.variables.insert(key, name.clone());
     }
     for set in &sources.sets {
-        match set.split_once('=') {
-            Some((key, value)) => {
-                figment = figment.merge(Serialized::default(key.trim(), guess(value)));
-                layers.sets.push(key.trim().to_owned());
+        match set.split_once('=').map(|(key, value)| (key.trim(), value)) {
+            Some((key, value)) if key.split('.').all(is_part) => {
+                figment = figment.merge(Serialized::default(key, guess(value)));
+                layers.sets.push(key.to_owned());
             }
-            None => faults.push(Fault {
+            _ => faults.push(Fault {
                 key: String::new(),
                 place: Some(Place::Set),
                 problem: format!("`{set}` is not path=value, for example worker.drain=10s"),
             }),
         }
     }
-    let values: Map<String, Value> = match figment.extract() {
-        Ok(values) => values,
+    match figment.extract() {
+        Ok(values) => interpret(values, layers, faults),
         Err(error) => {
             faults.extend(
                 error.into_iter().map(|error| layers.fault(error.path.join("."), error.kind.to_string())),
             );
-            return Err(Faults(faults));
+            Err(Faults(faults))
         }
-    };
-    interpret(values, layers, faults)
+    }
+}
+
+fn is_part(part: &str) -> bool {
+    !part.is_empty()
+}
+
+/// The key path that a variable stands for. Variables are written in capitals, so names of the file are found whatever
+/// their case.
+fn as_written(path: &str, written: &Map<String, Value>) -> String {
+    let mut table = Some(written);
+    let parts = path.split("__").map(|part| {
+        let found = table.and_then(|table| table.iter().find(|(name, _)| name.eq_ignore_ascii_case(part)));
+        table = found.and_then(|(_, value)| value.as_object());
+        found.map_or_else(|| part.to_lowercase(), |(name, _)| name.clone())
+    });
+    parts.collect::<Vec<_>>().join(".")
 }
 
 /// A variable's or a flag's text, read as a TOML value where it is one: `8` is a number, `[1, 2]` a list, `30s` text.
@@ -126,190 +98,92 @@ fn guess(text: &str) -> Value {
     parsed.and_then(|value| Value::deserialize(value).ok()).unwrap_or_else(|| Value::String(text.to_owned()))
 }
 
-fn read_file(sources: &Sources, layers: &mut Layers, faults: &mut Vec<Fault>) -> Option<Map<String, Value>> {
-    let path = match &sources.file {
-        Some(path) => path.clone(),
-        None => DEFAULT_FILES.iter().map(PathBuf::from).find(|path| path.is_file())?,
+/// The values of the file, variables filled in; none when no file was asked for and none is there.
+fn read_file(
+    sources: &Sources,
+    layers: &mut Layers,
+    faults: &mut Vec<Fault>,
+) -> Result<Map<String, Value>, Fault> {
+    let file = sources.file.clone();
+    let Some(path) = file.or_else(|| DEFAULT_FILES.iter().map(PathBuf::from).find(|path| path.is_file()))
+    else {
+        return Ok(Map::new());
     };
-    let whole = |problem: String| Fault { key: String::new(), place: None, problem };
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) => {
-            faults.push(whole(format!(
-                "{} cannot be read: {error}; name a file with --config",
-                path.display()
-            )));
-            return None;
-        }
-    };
-    let mut values: Map<String, Value> = match toml_edit::de::from_str(&text) {
-        Ok(values) => values,
-        Err(error) => {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            let place = Some(Place::File { path, line });
-            faults.push(Fault { key: String::new(), place, problem: error.message().to_owned() });
-            return None;
-        }
-    };
+    let text = std::fs::read_to_string(&path).map_err(|error| Fault {
+        key: String::new(),
+        place: None,
+        problem: format!("{} cannot be read: {error}; name a file with --config", path.display()),
+    })?;
+    let mut values: Map<String, Value> = toml_edit::de::from_str(&text).map_err(|error| {
+        let (line, column) = line_and_column(&text, error.span().map_or(0, |span| span.start));
+        let place = Some(Place::File { path: path.clone(), line, column: Some(column) });
+        Fault { key: String::new(), place, problem: error.message().trim_end().replace('\n', ", ") }
+    })?;
     layers.file = Some((path, text));
     let variables: BTreeMap<&str, &str> =
         sources.variables.iter().map(|(name, value)| (&**name, &**value)).collect();
     for (key, value) in &mut values {
         fill_in(value, key, &variables, &mut |key, problem| faults.push(layers.fault(key, problem)));
     }
-    Some(values)
+    Ok(values)
 }
 
-/// Replaces `${NAME}` and `${NAME:-default}` in texts; `$$` is a dollar sign.
-fn fill_in(
-    value: &mut Value,
-    key: &str,
-    variables: &BTreeMap<&str, &str>,
-    fault: &mut impl FnMut(String, String),
-) {
-    match value {
-        Value::String(text) if text.contains('$') => match substitute(text, variables) {
-            Ok(filled) => *text = filled,
-            Err(problem) => fault(key.to_owned(), problem),
-        },
-        Value::Array(list) => {
-            for (index, value) in list.iter_mut().enumerate() {
-                fill_in(value, &format!("{key}.{index}"), variables, fault);
-            }
-        }
-        Value::Object(map) => {
-            for (name, value) in map.iter_mut() {
-                fill_in(value, &format!("{key}.{name}"), variables, fault);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn substitute(text: &str, variables: &BTreeMap<&str, &str>) -> Result<String, String> {
-    let mut filled = String::new();
-    let mut rest = text;
-    while let Some(at) = rest.find('$') {
-        filled.push_str(&rest[..at]);
-        rest = &rest[at + 1..];
-        if let Some(after) = rest.strip_prefix('$') {
-            filled.push('$');
-            rest = after;
-        } else if let Some(inner) = rest.strip_prefix('{') {
-            let end = inner.find('}').ok_or("has `${` without `}`; write `$$` for a dollar sign")?;
-            let (name, default) = match inner[..end].split_once(":-") {
-                Some((name, default)) => (name, Some(default)),
-                None => (&inner[..end], None),
-            };
-            let value = variables.get(name).copied().or(default);
-            filled.push_str(value.ok_or_else(|| {
-                format!("environment variable {name} is not set; set it, or write ${{{name}:-default}}")
-            })?);
-            rest = &inner[end + 1..];
-        } else {
-            filled.push('$');
-        }
-    }
-    filled.push_str(rest);
-    Ok(filled)
-}
-
-fn interpret(
-    mut values: Map<String, Value>,
-    layers: Layers,
-    mut faults: Vec<Fault>,
-) -> Result<Config, Faults> {
-    let worker = section(values.remove("worker"), "worker", &layers, &mut faults);
-    let log = section(values.remove("log"), "log", &layers, &mut faults);
-    let store = section(values.remove("store"), "store", &layers, &mut faults);
-    let brokers = named(values.remove("brokers"), "brokers", &layers, &mut faults);
-    let flows = named(values.remove("flows"), "flows", &layers, &mut faults);
+fn interpret(mut values: Map<String, Value>, layers: Layers, faults: Vec<Fault>) -> Result<Config, Faults> {
+    let has_flows = values.contains_key("flows");
+    let mut reader = Reader { layers: &layers, faults, struck: Vec::new() };
+    let worker = reader.section(values.remove("worker"), "worker");
+    let log = reader.section(values.remove("log"), "log");
+    let store = reader.section(values.remove("store"), "store");
+    let brokers = reader.named(values.remove("brokers"), "brokers");
+    let flows = reader.named(values.remove("flows"), "flows");
     for unknown in values.keys() {
         let known = ["worker", "log", "store", "brokers", "flows"];
-        faults.push(layers.fault(unknown.clone(), unknown_key(unknown, known.iter().copied())));
+        reader.note(std::slice::from_ref(unknown), unknown_key(unknown, known.iter().copied()));
     }
-    if !faults.is_empty() {
-        return Err(Faults(faults));
-    }
+    let Reader { mut faults, struck, .. } = reader;
     let folder =
         layers.file.as_ref().and_then(|(path, _)| path.parent()).map(Path::to_owned).unwrap_or_default();
     // Made absolute here, so that nothing depends on the working directory later.
     let folder = std::path::absolute(if folder.as_os_str().is_empty() { Path::new(".") } else { &folder });
-    Ok(Config { worker, log, store, brokers, flows, folder: folder.unwrap_or_default(), layers })
-}
-
-fn section<T: DeserializeOwned + Default>(
-    value: Option<Value>,
-    key: &str,
-    layers: &Layers,
-    faults: &mut Vec<Fault>,
-) -> T {
-    value.and_then(|value| read(value, key, layers, faults)).unwrap_or_default()
-}
-
-fn named<T: DeserializeOwned>(
-    value: Option<Value>,
-    key: &str,
-    layers: &Layers,
-    faults: &mut Vec<Fault>,
-) -> Vec<(String, T)> {
-    match value {
-        None => Vec::new(),
-        Some(Value::Object(map)) => map
-            .into_iter()
-            .filter_map(|(name, value)| {
-                Some((name.clone(), read(value, &format!("{key}.{name}"), layers, faults)?))
-            })
-            .collect(),
-        Some(_) => {
-            faults.push(layers.fault(key.to_owned(), format!("needs tables, [{key}.<name>]")));
-            Vec::new()
-        }
+    let config = Config { worker, log, store, brokers, flows, folder: folder.unwrap_or_default(), layers };
+    let mut more = super::check::faults(&config);
+    if faults.is_empty() && more.is_empty() {
+        return Ok(config);
     }
+    // What the words mean is checked by the registry. Asked here too, so that both kinds of fault are in one report.
+    more.extend(crate::registry::parts(&config).err().into_iter().flat_map(|Faults(faults)| faults));
+    let scopes: Vec<String> = struck.iter().map(|path| scope(path, &config)).collect();
+    faults.extend(more.into_iter().filter(|fault| is_news(fault, &scopes, has_flows)));
+    faults.sort_by_key(Fault::position);
+    Err(Faults(faults))
 }
 
-fn read<T: DeserializeOwned>(value: Value, key: &str, layers: &Layers, faults: &mut Vec<Fault>) -> Option<T> {
-    match deserialize(value, key) {
-        Ok(value) => Some(value),
-        Err((key, problem)) => {
-            faults.push(layers.fault(key, problem));
-            None
-        }
+/// How far what was struck may lead astray what else is checked: the setting that it belongs to, with all its parts.
+fn scope(struck: &KeyPath, config: &Config) -> String {
+    let depth = match struck.first().map(String::as_str) {
+        Some("flows") => 3,
+        Some("brokers") => 2,
+        _ => 1,
+    };
+    if let [_, flow, steps, index, ..] = &struck[..]
+        && steps == "steps"
+        && let Some((_, flow)) = config.flows.iter().find(|(name, _)| name == flow)
+        && let Some(step) = index.parse::<usize>().ok().and_then(|index| flow.steps.get(index))
+    {
+        // The registry knows steps by name.
+        return format!("flows.{}.steps.{}", struck[1], step.name);
     }
+    struck[..depth.min(struck.len())].join(".")
 }
 
-/// Reads a table into a type; the error is the key path and what is wrong there.
-pub(crate) fn deserialize<T: DeserializeOwned>(value: Value, key: &str) -> Result<T, (String, String)> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
-        let path = error.path().to_string().replace('[', ".").replace(']', "");
-        let inner = error.into_inner().to_string();
-        let at = if path == "." { key.to_owned() } else { format!("{key}.{}", path.trim_start_matches('.')) };
-        match unknown_field(&inner) {
-            Some((field, known)) => {
-                // Some paths end in the unknown field, some in the table around it.
-                let at = if at.ends_with(&format!(".{field}")) { at } else { format!("{at}.{field}") };
-                (at, unknown_key(field, known.into_iter()))
-            }
-            None => (at, inner),
-        }
-    })
-}
-
-/// What serde says of a field that it does not know: the field, and those that it knows.
-fn unknown_field(message: &str) -> Option<(&str, Vec<&str>)> {
-    let rest = message.strip_prefix("unknown field `")?;
-    let (field, rest) = rest.split_once('`')?;
-    Some((field, rest.split('`').skip(1).step_by(2).collect()))
-}
-
-pub(crate) fn unknown_key<'a>(key: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
-    let near = known
-        .clone()
-        .map(|name| (strsim::damerau_levenshtein(key, name), name))
-        .min()
-        .filter(|(distance, _)| *distance <= 2.max(key.len() / 3));
-    match near {
-        Some((_, name)) => format!("unknown key; did you mean `{name}`?"),
-        None => format!("unknown key; known are {}", known.collect::<Vec<_>>().join(", ")),
-    }
+fn is_news(fault: &Fault, scopes: &[String], has_flows: bool) -> bool {
+    let within = |scope: &String| {
+        fault.key.strip_prefix(scope.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    let from_another = fault.key.contains(STAND_IN) || fault.problem.contains(STAND_IN);
+    let no_brokers = scopes.iter().any(|scope| scope == "brokers") && fault.key.ends_with(".source.broker");
+    let no_flows = has_flows && fault.key.is_empty();
+    // A step that was struck is not there to be counted.
+    let no_steps = fault.key.ends_with(".steps") && scopes.iter().any(|scope| scope.starts_with(&fault.key));
+    !(from_another || no_brokers || no_flows || no_steps || scopes.iter().any(within))
 }

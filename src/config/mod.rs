@@ -2,14 +2,19 @@
 
 use std::path::PathBuf;
 
+mod check;
 pub mod env;
 pub mod fault;
 mod load;
+mod place;
 pub mod raw;
+mod read;
+mod variable;
 
 pub use fault::{Fault, Faults, Place};
-pub use load::{Layers, Sources};
-pub(crate) use load::{deserialize, unknown_key};
+pub use load::Sources;
+pub use place::Layers;
+pub(crate) use read::{deserialize, unknown_key};
 
 /// A configuration whose shape is valid. What its words mean to adapters and stores is for the
 /// [registry](crate::registry) to say.
@@ -38,6 +43,11 @@ impl Config {
     /// Every fault, at once.
     pub fn load(sources: Sources) -> Result<Self, Faults> {
         load::load(sources)
+    }
+
+    /// Where the value at that key path came from, or else the nearest key above it that is written down.
+    pub fn place(&self, key: &str) -> Option<Place> {
+        self.layers.place(key)
     }
 
     /// A fault at that key, with the place that the key came from.

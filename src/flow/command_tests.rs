@@ -148,6 +148,15 @@ async fn a_command_that_cannot_be_started_is_the_workers_fault_and_is_named() {
     assert_eq!(error.verdict(), Verdict::WorkerFault);
     let expected = "not_started: cannot start no-such-program-here: No such file or directory (os error 2)";
     assert_eq!(error.summary(), expected);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("data"), "no program").unwrap();
+    let run = vec!["./data".to_owned()];
+    let step = CommandStep::new(CommandSettings { run, dir: Some(dir.path().to_owned()), ..settings("") });
+    let error = step.run(&context("")).await.unwrap_err();
+    assert_eq!(error.verdict(), Verdict::WorkerFault);
+    let place = dir.path().display();
+    let expected = format!("not_started: cannot start ./data in {place}: Permission denied (os error 13)");
+    assert_eq!(error.summary(), expected);
     let empty = CommandStep::new(CommandSettings::default());
     assert_eq!(empty.run(&context("")).await.unwrap_err().verdict(), Verdict::WorkerFault);
 }

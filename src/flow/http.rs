@@ -1,6 +1,7 @@
 //! A step that makes an HTTP request.
 
 use std::error::Error as StdError;
+use std::io;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -24,7 +25,8 @@ pub struct HttpSettings {
     pub method: String,
     /// The address.
     pub url: String,
-    /// How long the whole exchange may take. After that, whether it took effect is in doubt.
+    /// How long the whole exchange may take. After that, whether it took effect is in doubt. Half of it may go by until
+    /// there is a connection; when there is none by then, nothing was sent and nothing is in doubt.
     pub timeout: Duration,
     /// Headers that are added.
     pub headers: Vec<(String, String)>,
@@ -76,6 +78,8 @@ impl HttpStep {
         let client = Client::builder()
             .redirect(redirect::Policy::none())
             .timeout(settings.timeout)
+            // Shorter than the whole, or a server that cannot be reached looks like one that does not answer.
+            .connect_timeout(settings.timeout / 2)
             .user_agent(concat!("ackord/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| format!("http: {error}"))?;
@@ -132,7 +136,7 @@ impl Step for HttpStep {
         let answer = read(response, self.answer_cap).await;
         if verdict == Verdict::Done {
             // A success whose answer breaks off is still no answer: the work was done, its result is not known.
-            return answer.map(|answer| result(&answer)).map_err(transport);
+            return answer.map(|answer| result(&answer, self.answer_cap)).map_err(transport);
         }
         let answer = answer.unwrap_or_default();
         let error = StepError::with(verdict, code(&answer).unwrap_or_else(|| format!("http_{status}")));
@@ -181,12 +185,13 @@ async fn read(mut response: Response, cap: usize) -> Result<Bytes, reqwest::Erro
     Ok(answer.freeze())
 }
 
-fn result(answer: &Bytes) -> Value {
+fn result(answer: &Bytes, cap: usize) -> Value {
     if answer.is_empty() {
         return Value::Null;
     }
-    serde_json::from_slice(answer)
-        .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(answer).into_owned()))
+    let text = || Value::String(String::from_utf8_lossy(answer).into_owned());
+    // What was cut may still parse, as something else.
+    if answer.len() > cap { text() } else { serde_json::from_slice(answer).unwrap_or_else(|_| text()) }
 }
 
 fn code(answer: &Bytes) -> Option<String> {
@@ -199,12 +204,8 @@ fn transport(error: reqwest::Error) -> StepError {
     let (verdict, code) = if error.is_builder() || error.is_redirect() {
         (Verdict::WorkerFault, "http_request")
     } else if error.is_connect() {
-        // Nothing was sent. A certificate that does not fit will not fit for the next message either.
-        if names_certificate(&error) {
-            (Verdict::WorkerFault, "tls")
-        } else {
-            (Verdict::Transient, "connect")
-        }
+        // Nothing was sent. TLS that fails now will fail for the next message too.
+        if is_tls(&error) { (Verdict::WorkerFault, "tls") } else { (Verdict::Transient, "connect") }
     } else if error.is_timeout() {
         (Verdict::InDoubt, "timeout")
     } else {
@@ -214,13 +215,15 @@ fn transport(error: reqwest::Error) -> StepError {
     StepError::with(verdict, code).source(error.without_url())
 }
 
-fn names_certificate(error: &reqwest::Error) -> bool {
-    let mut cause: Option<&dyn StdError> = error.source();
+fn is_tls(error: &(dyn StdError + 'static)) -> bool {
+    let mut cause = Some(error);
     while let Some(error) = cause {
-        if error.to_string().contains("certificate") {
+        if error.is::<rustls::Error>() {
             return true;
         }
-        cause = error.source();
+        // The source of an I/O error is the source of what it holds, which would leave out what it holds.
+        let held = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        cause = held.map(|held| held as &(dyn StdError + 'static)).or_else(|| error.source());
     }
     false
 }
