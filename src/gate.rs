@@ -1,6 +1,7 @@
 //! The gate of a flow: it closes when the worker is at fault, or when a step fails time after time, and then lets one
 //! message at a time through to find out whether it is over.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -49,6 +50,8 @@ pub(crate) enum Sign {
 pub(crate) struct Gate {
     circuit: Circuit,
     state: Mutex<State>,
+    /// Whether `state` is anything but a fresh one, so that the usual case takes no lock.
+    troubled: AtomicBool,
     changed: Notify,
 }
 
@@ -77,11 +80,14 @@ pub(crate) struct Pass {
 impl Gate {
     pub(crate) fn new(circuit: Circuit) -> Self {
         let state = State { at_fault: Vec::new(), failures: 0, closed: None };
-        Self { circuit, state: Mutex::new(state), changed: Notify::new() }
+        Self { circuit, state: Mutex::new(state), troubled: AtomicBool::new(false), changed: Notify::new() }
     }
 
     /// Waits until the gate is open, or until it is this message's turn to find out.
     pub(crate) async fn pass(self: &Arc<Self>) -> Pass {
+        if !self.is_troubled() {
+            return Pass { probe_of: None };
+        }
         loop {
             let changed = self.changed.notified();
             let next_probe = {
@@ -107,13 +113,17 @@ impl Gate {
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.state().closed.is_some()
+        self.is_troubled() && self.state().closed.is_some()
     }
 
     /// Takes note of how a step ended. Answers whether a fault is the worker's (`true`), or counts as a failure of this one
     /// message because others pass.
     pub(crate) fn note(&self, flow: &str, message: &MessageId, sign: Sign) -> bool {
+        if sign == Sign::Well && !self.is_troubled() {
+            return false;
+        }
         let mut state = self.state();
+        self.troubled.store(sign != Sign::Well, Ordering::Release);
         match sign {
             Sign::Well => {
                 state.at_fault.clear();
@@ -149,6 +159,10 @@ impl Gate {
             state.closed = Some(Closed { probes_failed: 0, next_probe, probing: false });
         }
         at_fault
+    }
+
+    fn is_troubled(&self) -> bool {
+        self.troubled.load(Ordering::Acquire)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -18,7 +18,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::FutureExt;
 use serde_json::Value;
-use tokio::sync::RwLock;
+use tokio::sync::{RwLock, RwLockWriteGuard};
 use tokio::time::Instant;
 
 use crate::classify::{StepError, Verdict};
@@ -113,7 +113,7 @@ impl StepGuard {
                 Boarding::Mismatch => return Outcome::Mismatch,
                 Boarding::Full => return Outcome::Busy { remaining: call.terms.lease },
                 Boarding::Passenger(passenger) => {
-                    let landing = self.wait_for(&call, passenger.landing()).await;
+                    let landing = Box::pin(self.wait_for(&call, passenger.landing())).await;
                     match landing {
                         None => return Outcome::Stopping,
                         // There is a record now: the store answers.
@@ -165,7 +165,7 @@ impl StepGuard {
             let asked = Instant::now();
             match self.store.claim(&request).await {
                 Ok(ClaimOutcome::Claimed(claim)) => {
-                    self.store_away.set(Health::Well);
+                    self.store_away.answered();
                     return Ok(self.begin(call, claim, asked));
                 }
                 Ok(ClaimOutcome::Completed(record)) => return Err(replay(record)),
@@ -178,7 +178,7 @@ impl StepGuard {
                     }
                     let nap = jittered(poll).min(left);
                     poll = poll.saturating_mul(2).min(Duration::from_secs(1)).max(poll);
-                    if self.wait_for(call, tokio::time::sleep(nap)).await.is_none() {
+                    if Box::pin(self.wait_for(call, tokio::time::sleep(nap))).await.is_none() {
                         return Err(Outcome::Stopping);
                     }
                     if let Some(turn) = call.turn
@@ -212,29 +212,47 @@ impl StepGuard {
         F: FnOnce(Grant) -> Fut + Send,
         Fut: Future<Output = Result<Value, End>> + Send,
     {
-        if call.level == Level::Flow {
-            return self.act_and_finish(call, &tenure, action).await;
+        let mut tenure = tenure;
+        let (mut others, mut alone) = (None, None);
+        if call.level == Level::Step {
+            // What is rare is boxed here and below: it would make the future of every message larger.
+            let doubtful = tenure.claim.crashes > 0 || tenure.claim.took_over.is_some();
+            if doubtful && let Some(outcome) = Box::pin(self.look_back(call, &tenure)).await {
+                return outcome;
+            }
+            if tenure.claim.crashes == 0 {
+                others = Some(self.alone.read().await);
+            } else {
+                match Box::pin(self.step_aside(call, tenure, wait_until)).await {
+                    Ok((again, nobody_else)) => {
+                        tenure = again;
+                        alone = Some(nobody_else);
+                    }
+                    Err(outcome) => return outcome,
+                }
+            }
         }
-        if let Some(outcome) = self.look_back(call, &tenure).await {
-            return outcome;
-        }
-        if tenure.claim.crashes == 0 {
-            let _others = self.alone.read().await;
-            return self.act_and_finish(call, &tenure, action).await;
-        }
-        // An earlier run never ended, so this one runs alone. While it waits for that it holds no claim: if another suspect
-        // kills the process meanwhile, that must not count as a crash of this one.
+        let outcome = self.act_and_finish(call, &tenure, action).await;
+        drop((others, alone));
+        outcome
+    }
+
+    /// An earlier run never ended, so this one runs alone. While it waits for that it holds no claim: if another suspect
+    /// kills the process meanwhile, that must not count as a crash of this one.
+    async fn step_aside(
+        &self,
+        call: &Call<'_>,
+        tenure: Tenure<'_>,
+        wait_until: Instant,
+    ) -> Result<(Tenure<'_>, RwLockWriteGuard<'_, ()>), Outcome> {
         let unstarted = Release { counted: false, started: false, note: None };
         if let Err(error) = self.store.release(&tenure.claim.held, unstarted).await {
-            return Outcome::StoreAway { reason: self.note_store_error(&error) };
+            return Err(Outcome::StoreAway { reason: self.note_store_error(&error) });
         }
         drop(tenure);
         self.counters.suspect();
-        let _alone = self.alone.write().await;
-        match self.claim(call, wait_until).await {
-            Ok(tenure) => self.act_and_finish(call, &tenure, action).await,
-            Err(outcome) => outcome,
-        }
+        let alone = self.alone.write().await;
+        Ok((self.claim(call, wait_until).await?, alone))
     }
 
     /// What the claim says of earlier runs: too many crashes, or a doubt. `None` = run it.
@@ -267,8 +285,8 @@ impl StepGuard {
             Some(Err(reason)) => return Outcome::Unreadable { reason },
             None => match self.act(tenure, action).await {
                 Ok(value) => value,
-                Err(End::Inner(outcome)) => return self.end_of_inner(call, tenure, outcome).await,
-                Err(End::Error(error)) => return self.end_of_error(call, tenure, error).await,
+                Err(End::Inner(outcome)) => return Box::pin(self.end_of_inner(call, tenure, outcome)).await,
+                Err(End::Error(error)) => return Box::pin(self.end_of_error(call, tenure, error)).await,
             },
         };
         self.finish(call, tenure, value).await
@@ -298,21 +316,10 @@ impl StepGuard {
     /// From the action's success to the record. No way leads from here to a release but a failing hook.
     async fn finish(&self, call: &Call<'_>, tenure: &Tenure<'_>, value: Value) -> Outcome {
         let encoded = Bytes::from(value.to_string());
-        if let Some(on_after) = call.on_after {
-            if call.terms.recovery_point && tenure.claim.kept.is_none() {
-                let kept = self.persist(call, || self.store.keep(&tenure.claim.held, &encoded)).await;
-                if let Err(lost) = kept {
-                    return self.late(call, lost);
-                }
-            }
-            let hook = AssertUnwindSafe(on_after(value.clone(), tenure.grant.clone())).catch_unwind().await;
-            if let Err(error) = hook.unwrap_or_else(|panic| Err(self.panicked(&*panic))) {
-                // The action took effect, so whatever the hook says, it is not a decline of the action.
-                let error = format!("on_after: {}", error.summary());
-                let attempt = tenure.claim.attempt;
-                let outcome = Outcome::Failed { kind: Failure::Transient, error: error.clone(), attempt };
-                return self.release(tenure, true, error, outcome).await;
-            }
+        if let Some(on_after) = call.on_after
+            && let Err(outcome) = Box::pin(self.after(call, tenure, on_after, &value, &encoded)).await
+        {
+            return outcome;
         }
         if encoded.len() > call.terms.result_cap {
             let too_large =
@@ -321,6 +328,27 @@ impl StepGuard {
         }
         let record = Record::Succeeded(encoded);
         self.complete(call, tenure, record, call.terms.retention).await
+    }
+
+    async fn after(
+        &self,
+        call: &Call<'_>,
+        tenure: &Tenure<'_>,
+        on_after: Hook<'_>,
+        value: &Value,
+        encoded: &Bytes,
+    ) -> Result<(), Outcome> {
+        if call.terms.recovery_point && tenure.claim.kept.is_none() {
+            let kept = self.persist(call, || self.store.keep(&tenure.claim.held, encoded)).await;
+            kept.map_err(|lost| self.late(call, lost))?;
+        }
+        let hook = AssertUnwindSafe(on_after(value.clone(), tenure.grant.clone())).catch_unwind().await;
+        let Err(error) = hook.unwrap_or_else(|panic| Err(self.panicked(&*panic))) else { return Ok(()) };
+        // The action took effect, so whatever the hook says, it is not a decline of the action.
+        let error = format!("on_after: {}", error.summary());
+        let attempt = tenure.claim.attempt;
+        let outcome = Outcome::Failed { kind: Failure::Transient, error: error.clone(), attempt };
+        Err(self.release(tenure, true, error, outcome).await)
     }
 
     async fn complete_without_body(&self, call: &Call<'_>, tenure: &Tenure<'_>, why: MissingBody) -> Outcome {
@@ -463,7 +491,7 @@ impl StepGuard {
         loop {
             match store().await {
                 Ok(()) => {
-                    self.store_away.set(Health::Well);
+                    self.store_away.answered();
                     return Ok(());
                 }
                 Err(StoreError::LostOwnership { .. }) => return Err(Outcome::LostOwnership),

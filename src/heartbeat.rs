@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ackord_broker::{Delivery, Disposition, SettleError};
@@ -17,6 +17,7 @@ use crate::telemetry::Counters;
 
 /// The most claims in one call to the store.
 const BATCH: usize = 256;
+const SHARDS: usize = 16;
 const SHORTEST_TICK: Duration = Duration::from_millis(10);
 const LONGEST_TICK: Duration = Duration::from_secs(5);
 
@@ -29,14 +30,18 @@ pub(crate) struct Heartbeat {
 
 #[derive(Debug)]
 struct Shared {
-    claims: Mutex<HashMap<u64, ClaimBeat>>,
-    deliveries: Mutex<HashMap<u64, DeliveryBeat>>,
+    claims: Beats<ClaimBeat>,
+    deliveries: Beats<DeliveryBeat>,
     next_id: AtomicU64,
     /// In milliseconds, from the shortest lease seen.
     tick: AtomicU64,
     faster: Notify,
     counters: Arc<Counters>,
 }
+
+/// What is renewed, by id; in shards, since every message comes by twice.
+#[derive(Debug)]
+struct Beats<T>([Mutex<HashMap<u64, T>>; SHARDS]);
 
 #[derive(Debug, Clone)]
 struct ClaimBeat {
@@ -95,8 +100,8 @@ impl Heartbeat {
     /// Starts the task; needs a tokio runtime.
     pub(crate) fn start(store: Arc<dyn IdempotencyStore>, counters: Arc<Counters>) -> Self {
         let shared = Arc::new(Shared {
-            claims: Mutex::default(),
-            deliveries: Mutex::default(),
+            claims: Beats::new(),
+            deliveries: Beats::new(),
             next_id: AtomicU64::new(0),
             tick: AtomicU64::new(LONGEST_TICK.as_millis() as u64),
             faster: Notify::new(),
@@ -117,7 +122,7 @@ impl Heartbeat {
         lost: CancellationToken,
     ) -> Held<'_> {
         let id = self.shared.admit(lease);
-        lock(&self.shared.claims).insert(id, ClaimBeat { claim, lease, renewed: asked, lost });
+        self.shared.claims.shard(id).insert(id, ClaimBeat { claim, lease, renewed: asked, lost });
         Held { shared: &self.shared, id, which: Which::Claim }
     }
 
@@ -130,7 +135,7 @@ impl Heartbeat {
     ) -> Held<'_> {
         let id = self.shared.admit(lease);
         let beat = DeliveryBeat { delivery, lease, renewed: Instant::now(), lost };
-        lock(&self.shared.deliveries).insert(id, beat);
+        self.shared.deliveries.shard(id).insert(id, beat);
         Held { shared: &self.shared, id, which: Which::Delivery }
     }
 }
@@ -152,9 +157,34 @@ enum Which {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         match self.which {
-            Which::Claim => drop(lock(&self.shared.claims).remove(&self.id)),
-            Which::Delivery => drop(lock(&self.shared.deliveries).remove(&self.id)),
+            Which::Claim => drop(self.shared.claims.shard(self.id).remove(&self.id)),
+            Which::Delivery => drop(self.shared.deliveries.shard(self.id).remove(&self.id)),
         }
+    }
+}
+
+impl<T: Clone> Beats<T> {
+    fn new() -> Self {
+        Self(std::array::from_fn(|_| Mutex::default()))
+    }
+
+    fn shard(&self, id: u64) -> MutexGuard<'_, HashMap<u64, T>> {
+        lock(&self.0[id as usize % SHARDS])
+    }
+
+    /// What was last renewed more than a third of its lease ago.
+    fn due(&self, times: impl Fn(&T) -> (Instant, Duration)) -> Vec<(u64, T)> {
+        let now = Instant::now();
+        let is_due = |beat: &T| {
+            let (renewed, lease) = times(beat);
+            now.saturating_duration_since(renewed) >= lease / 3
+        };
+        let mut found = Vec::new();
+        for shard in &self.0 {
+            let shard = lock(shard);
+            found.extend(shard.iter().filter(|(_, beat)| is_due(beat)).map(|(id, beat)| (*id, beat.clone())));
+        }
+        found
     }
 }
 
@@ -162,8 +192,8 @@ impl Shared {
     fn admit(&self, lease: Duration) -> u64 {
         // A sixth of the lease: whatever is due at a third is then renewed before half of the lease is over.
         let tick = (lease / 6).clamp(SHORTEST_TICK, LONGEST_TICK);
-        let before = self.tick.fetch_min(tick.as_millis() as u64, Relaxed);
-        if before > tick.as_millis() as u64 {
+        let tick = tick.as_millis() as u64;
+        if self.tick.load(Relaxed) > tick && self.tick.fetch_min(tick, Relaxed) > tick {
             // The clock may just be asleep for longer than this lease lives.
             self.faster.notify_one();
         }
@@ -172,7 +202,7 @@ impl Shared {
 
     async fn renew_claims(&self, store: &dyn IdempotencyStore) {
         let mut by_lease: HashMap<Duration, Vec<(u64, ClaimBeat)>> = HashMap::new();
-        for (id, beat) in due(&self.claims, |beat| (beat.renewed, beat.lease)) {
+        for (id, beat) in self.claims.due(|beat| (beat.renewed, beat.lease)) {
             by_lease.entry(beat.lease).or_default().push((id, beat));
         }
         for (lease, beats) in by_lease {
@@ -184,7 +214,7 @@ impl Shared {
                         for ((id, beat), answer) in batch.iter().zip(answers) {
                             match answer {
                                 Renewal::Renewed => {
-                                    if let Some(live) = lock(&self.claims).get_mut(id) {
+                                    if let Some(live) = self.claims.shard(*id).get_mut(id) {
                                         live.renewed = asked;
                                     }
                                 }
@@ -207,7 +237,7 @@ impl Shared {
 
     fn claim_lost(&self, id: u64, beat: &ClaimBeat, why: &str) {
         // A claim that was completed while the answer was on its way is gone from the map and not lost.
-        if lock(&self.claims).remove(&id).is_some() {
+        if self.claims.shard(id).remove(&id).is_some() {
             self.counters.lease_lost();
             tracing::warn!(key = %beat.claim.key, why, "claim lost while its step is running");
             beat.lost.cancel();
@@ -215,7 +245,7 @@ impl Shared {
     }
 
     async fn extend_deliveries(&self) {
-        let due = due(&self.deliveries, |beat| (beat.renewed, beat.lease));
+        let due = self.deliveries.due(|beat| (beat.renewed, beat.lease));
         for batch in due.chunks(BATCH) {
             // Together, so that an adapter can put many extensions in one request.
             join_all(batch.iter().map(|(id, beat)| self.extend_delivery(*id, beat))).await;
@@ -225,7 +255,7 @@ impl Shared {
     async fn extend_delivery(&self, id: u64, beat: &DeliveryBeat) {
         let asked = Instant::now();
         let answer = tokio::time::timeout(beat.lease / 3, beat.delivery.extend(beat.lease)).await;
-        let mut deliveries = lock(&self.deliveries);
+        let mut deliveries = self.deliveries.shard(id);
         match answer {
             Ok(Ok(())) => {
                 if let Some(live) = deliveries.get_mut(&id) {
@@ -254,17 +284,4 @@ async fn beat(shared: Arc<Shared>, store: Arc<dyn IdempotencyStore>) {
         shared.renew_claims(&*store).await;
         shared.extend_deliveries().await;
     }
-}
-
-/// What was last renewed more than a third of its lease ago.
-fn due<T: Clone>(beats: &Mutex<HashMap<u64, T>>, times: impl Fn(&T) -> (Instant, Duration)) -> Vec<(u64, T)> {
-    let now = Instant::now();
-    lock(beats)
-        .iter()
-        .filter(|(_, beat)| {
-            let (renewed, lease) = times(beat);
-            now.saturating_duration_since(renewed) >= lease / 3
-        })
-        .map(|(id, beat)| (*id, beat.clone()))
-        .collect()
 }

@@ -108,7 +108,7 @@ async fn run(engine: &Engine, arrival: Arrival) {
         let running = &source.flows[0];
         let outcome = unsound(&message);
         let decision = decide(&outcome, &running.flow.settings, rand::random());
-        return settle(engine, running, &message, &held, &outcome, decision, None).await;
+        return Box::pin(settle(engine, running, &message, &held, &outcome, decision, None)).await;
     };
     let flow = &running.flow;
     let turn = Turn::new(
@@ -123,7 +123,7 @@ async fn run(engine: &Engine, arrival: Arrival) {
         Err(reason) => {
             let outcome = Outcome::Keyless { reason, ignored: flow.keyless == Keyless::Ignore };
             let decision = decide(&outcome, &flow.settings, rand::random());
-            return settle(engine, &running, &message, &held, &outcome, decision, None).await;
+            return Box::pin(settle(engine, &running, &message, &held, &outcome, decision, None)).await;
         }
     };
     let scope = Scope { namespace: namespace.as_deref(), version: flow.version.as_deref() };
@@ -330,4 +330,19 @@ fn rejection(
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     note("at_ms", now.as_millis().to_string());
     rejection
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each message is a task that is copied and allocated: what is rare must not make the usual one larger.
+    #[test]
+    fn the_future_of_a_message_stays_small() {
+        fn size<A, B, F>(_: fn(A, B) -> F) -> usize {
+            size_of::<F>()
+        }
+        let size = size(process);
+        assert!(size <= 4096, "{size} bytes");
+    }
 }

@@ -42,7 +42,7 @@ impl<'a> Walk<'a> {
             turn: Some(self.turn),
             ..Call::new(self.key, self.fingerprint, &self.flow.terms)
         };
-        self.engine.guard.run(call, |_| self.steps()).await
+        Box::pin(self.engine.guard.run(call, |_| self.steps())).await
     }
 
     async fn steps(&self) -> Result<Value, End> {

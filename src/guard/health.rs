@@ -1,6 +1,7 @@
 //! Whether the store answers.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
@@ -10,6 +11,8 @@ use crate::lock::lock;
 #[derive(Debug, Default)]
 pub(crate) struct StoreHealth {
     state: Mutex<Health>,
+    /// Whether `state` is anything but well, so that the usual case takes no lock.
+    ill: AtomicBool,
     pub(crate) changed: Notify,
 }
 
@@ -28,6 +31,17 @@ impl StoreHealth {
         lock(&self.state).clone()
     }
 
+    pub(crate) fn is_well(&self) -> bool {
+        !self.ill.load(Ordering::Acquire)
+    }
+
+    /// The store has answered.
+    pub(crate) fn answered(&self) {
+        if !self.is_well() {
+            self.set(Health::Well);
+        }
+    }
+
     pub(crate) fn set(&self, health: Health) {
         let mut state = lock(&self.state);
         if *state != health {
@@ -36,6 +50,7 @@ impl StoreHealth {
                 Health::Away(error) => tracing::error!(error, "the store is away: intake paused"),
                 Health::Refuses(error) => tracing::error!(error, "the store refuses"),
             }
+            self.ill.store(health != Health::Well, Ordering::Release);
             *state = health;
             drop(state);
             self.changed.notify_waiters();

@@ -10,7 +10,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::{Engine, RunningFlow};
 use crate::backoff::Retry;
 use crate::flow::DeadLetter;
-use crate::guard::{Health, StoreHealth};
+use crate::guard::StoreHealth;
 use crate::lock::lock;
 use crate::process::{self, Arrival};
 use crate::shutdown::RunError;
@@ -134,13 +134,15 @@ async fn receive_all(
 async fn free_slots(health: &StoreHealth, slots: &Arc<Semaphore>) -> OwnedSemaphorePermit {
     loop {
         let changed = health.changed.notified();
-        if health.get() == Health::Well {
+        if health.is_well() {
             break;
         }
         changed.await;
     }
     // The semaphore is never closed.
     let mut permits = Arc::clone(slots).acquire_owned().await.expect("the slots are never closed");
+    // What is about to end frees its slots first: asking for one message at a time would cost a wake-up for each.
+    tokio::task::yield_now().await;
     let more = slots.available_permits().min(LARGEST_BATCH - 1);
     if let Ok(more) = Arc::clone(slots).try_acquire_many_owned(more as u32) {
         permits.merge(more);
