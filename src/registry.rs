@@ -1,5 +1,7 @@
 //! The only file that names adapters, stores and step kinds: from their words in the configuration to what runs.
 
+mod shape;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -164,11 +166,7 @@ fn flow(config: &Config, name: &str, raw: &raw::Flow) -> Result<Flow, Vec<Fault>
         }
     };
     let mut builder = Flow::builder(name).from(&raw.source.broker, source);
-    builder = match &raw.key {
-        raw::Key::One(place) => builder.key(vec![place.clone()]),
-        raw::Key::FirstOf(places) => builder.key(places.clone()),
-        raw::Key::AllOf { all } => builder.key_all(all.clone()),
-    };
+    builder = shape::describe(raw, builder);
     for condition in conditions(&raw.matches) {
         match condition {
             Ok(condition) => builder = builder.matching(condition),
