@@ -123,10 +123,9 @@ async fn run(engine: &Engine, arrival: Arrival) {
         Ok(Reading::Effects(effects)) => Parts::new(effects),
         nothing_to_run => {
             let outcome = match nothing_to_run {
-                Err(unnamed) => Outcome::Keyless {
-                    reason: unnamed.to_string(),
-                    ignored: flow.keyless == Keyless::Ignore,
-                },
+                Err(unnamed) => {
+                    Outcome::Keyless { reason: unnamed.to_string(), ignored: flow.keyless == Keyless::Ignore }
+                }
                 Ok(Reading::Control(what)) => {
                     Outcome::Control { what, ignored: flow.shape.on_control == OnControl::Ignore }
                 }

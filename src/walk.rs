@@ -30,7 +30,9 @@ impl<'a> Walk<'a> {
     /// Runs the flow. A flow of one step has one record, any other has one for itself and one for each step.
     pub(crate) async fn run(&self) -> Outcome {
         if self.flow.has_one_record() {
-            return self.guarded(&self.flow.steps[0], &self.effect.key, self.effect.fingerprint, &Outputs::default()).await;
+            return self
+                .guarded(&self.flow.steps[0], &self.effect.key, self.effect.fingerprint, &Outputs::default())
+                .await;
         }
         let call = Call {
             level: Level::Flow,
@@ -61,8 +63,7 @@ impl<'a> Walk<'a> {
                     let reason = format!("{}: {why}", step.name);
                     End::Inner(Outcome::Keyless { reason, ignored: false })
                 };
-                let id =
-                    template.fill(&self.effect.view, outputs).map_err(|refused| keyless(&refused))?;
+                let id = template.fill(&self.effect.view, outputs).map_err(|refused| keyless(&refused))?;
                 // Different messages share this effect, so their bodies do not tell it apart.
                 let fingerprint = Fingerprint::of_parts([id.as_bytes()]);
                 let scope = Scope {

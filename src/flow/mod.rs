@@ -166,7 +166,8 @@ impl Flow {
 
     /// One line for people: source, key, order, attempts and what is promised.
     pub fn describe(&self) -> String {
-        let split = self.shape.split.as_ref().map(|place| format!(" of each part of {place}")).unwrap_or_default();
+        let split =
+            self.shape.split.as_ref().map(|place| format!(" of each part of {place}")).unwrap_or_default();
         let order = match &self.order {
             Order::None => "none".to_owned(),
             Order::Key { by, .. } => format!("by {by}"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ackord_broker::Message;
 
-use super::{Flow, Keyless, Keying};
+use super::{Flow, Keying, Keyless};
 use crate::fingerprint::{Fingerprint, Print};
 use crate::key::condition::Condition;
 use crate::key::reader::{KeyExpr, Reader, Refused, View};

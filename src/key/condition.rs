@@ -1,6 +1,5 @@
 //! Conditions on a message: what must stand in a place. Pure.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use super::reader::Reader;
@@ -50,7 +49,7 @@ impl Condition {
     }
 }
 
-fn media_type<'a>(text: &'a Cow<'_, str>) -> &'a str {
+fn media_type(text: &str) -> &str {
     text.split(';').next().unwrap_or_default().trim()
 }
 

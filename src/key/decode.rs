@@ -211,12 +211,23 @@ mod tests {
     #[test]
     fn steps_are_written_as_they_are_read() {
         for step in [
-            "base64", "base64url", "gunzip", "gunzip:17", "frame:avro", "frame:json", "frame:protobuf", "json:",
-            "json:/a/b", "columns", "hex",
+            "base64",
+            "base64url",
+            "gunzip",
+            "gunzip:17",
+            "frame:avro",
+            "frame:json",
+            "frame:protobuf",
+            "json:",
+            "json:/a/b",
+            "columns",
+            "hex",
         ] {
             assert_eq!(Decode::parse(step).unwrap().to_string(), step);
         }
-        for wrong in ["", "gzip", "gunzip:", "gunzip:0", "gunzip:1MiB", "frame", "frame:xml", "json:a", "base64:x"] {
+        for wrong in
+            ["", "gzip", "gunzip:", "gunzip:0", "gunzip:1MiB", "frame", "frame:xml", "json:a", "base64:x"]
+        {
             assert_eq!(Decode::parse(wrong), None, "{wrong}");
         }
     }

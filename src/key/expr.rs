@@ -33,8 +33,7 @@ impl KeyExpr {
                 Err(Refused::Absent(list(places)))
             }
             Self::AllOf(places) => {
-                let text =
-                    |place: &Reader| place.read(view)?.map(Into::into).ok_or_else(|| absent(place));
+                let text = |place: &Reader| place.read(view)?.map(Into::into).ok_or_else(|| absent(place));
                 let parts: Vec<String> = places.iter().map(text).collect::<Result<_, _>>()?;
                 Ok(join(&parts))
             }

@@ -1,10 +1,11 @@
 //! Presets: what names a message in the shapes that are in common use. The shapes themselves are data, in [`table`].
 
+pub(crate) mod shape;
 pub(crate) mod table;
 
 use crate::fingerprint::Fingerprint;
 
-use self::table::{Form, Part, Shape, When};
+use self::shape::{Form, Part, Shape, When};
 use super::condition::{Condition, Test};
 use super::expr::{join, list};
 use super::reader::{Reader, Refused, UnknownPlace};
@@ -106,9 +107,8 @@ impl Preset {
     }
 
     fn fits(&self, view: &View<'_>) -> bool {
-        let whole = self.forms.iter().any(|form| form.fits(view).is_ok() && form.read(view).is_ok());
         match self.shape.split.map(str::parse::<Reader>) {
-            None => whole,
+            None => self.read(view).is_ok(),
             Some(Ok(split)) => super::split::parts(&split, view).is_ok_and(|parts| {
                 let fits = |part: &ackord_broker::Message| self.read(&View::new(part)).is_ok();
                 !parts.is_empty() && parts.iter().all(fits)
@@ -148,7 +148,8 @@ impl ReadForm {
         let fingerprint = match &self.content[..] {
             [] => Fingerprint::of_body(view.message().body.as_deref()),
             content => {
-                let contents = content.iter().map(|part| part.content(view)).collect::<Result<Vec<_>, _>>()?;
+                let contents =
+                    content.iter().map(|part| part.content(view)).collect::<Result<Vec<_>, _>>()?;
                 Fingerprint::of_contents(&contents)
             }
         };
@@ -165,7 +166,9 @@ impl ReadPart {
                 (None, Self::First(_)) => return Ok(text.into_owned()),
                 (None, Self::Same(_)) => found = Some(text.into_owned()),
                 (Some(first), _) if *first == text => {}
-                (Some(_), _) => return Err(place.unusable("says something else than another place of the same id")),
+                (Some(_), _) => {
+                    return Err(place.unusable("says something else than another place of the same id"));
+                }
             }
         }
         found.ok_or_else(|| Refused::Absent(list(self.readers())))

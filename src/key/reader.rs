@@ -120,6 +120,10 @@ impl Reader {
         };
         match text {
             Ok(text) if text.trim().is_empty() => Err(self.unusable("is blank")),
+            // Raw bytes are often text by chance; an id of letters has none of these.
+            Ok(text) if text.bytes().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace()) => {
+                Err(self.unusable("is not text: it has control characters"))
+            }
             Ok(text) => Ok(Some(text)),
             Err(why) => Err(self.unusable(why)),
         }
@@ -265,7 +269,8 @@ impl Reader {
 
 const NOT_TEXT: &str = "is not text";
 
-/// A single value as text. A number is the text that was written, so that numbers beyond 2^53 stay apart.
+/// A single value as text. A number keeps its digits as they were written, so that numbers beyond 2^53 stay apart; only its
+/// exponent has one spelling (`1E5` is `1e+5`).
 pub(super) fn single(value: &Value) -> Result<Cow<'_, str>, &'static str> {
     match value {
         Value::String(text) => Ok(Cow::Borrowed(text)),

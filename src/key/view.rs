@@ -16,7 +16,15 @@ pub struct View<'a> {
     message: Held<'a>,
     json: OnceLock<Result<Value, NotJson>>,
     /// What decode steps made of a place. A message has few of them, so a list is searched.
-    decoded: Mutex<Vec<(Reader, Vec<Decode>, Arc<Value>)>>,
+    decoded: Mutex<Vec<Decoded>>,
+}
+
+/// JSON that decode steps made of a place.
+#[derive(Debug)]
+struct Decoded {
+    place: Reader,
+    steps: Vec<Decode>,
+    json: Arc<Value>,
 }
 
 /// The body is there, but is not JSON.
@@ -65,12 +73,13 @@ impl<'a> View<'a> {
     /// What those steps made of that place before.
     pub(super) fn decoded(&self, place: &Reader, steps: &[Decode]) -> Option<Arc<Value>> {
         let decoded = lock(&self.decoded);
-        let found = decoded.iter().find(|(known, by, _)| known == place && by == steps);
-        found.map(|(_, _, value)| Arc::clone(value))
+        let found = decoded.iter().find(|known| known.place == *place && known.steps == steps);
+        found.map(|known| Arc::clone(&known.json))
     }
 
-    pub(super) fn keep(&self, place: &Reader, steps: &[Decode], value: &Arc<Value>) {
-        lock(&self.decoded).push((place.clone(), steps.to_vec(), Arc::clone(value)));
+    pub(super) fn keep(&self, place: &Reader, steps: &[Decode], json: &Arc<Value>) {
+        let (place, steps, json) = (place.clone(), steps.to_vec(), Arc::clone(json));
+        lock(&self.decoded).push(Decoded { place, steps, json });
     }
 }
 
@@ -89,5 +98,31 @@ impl Deref for Held<'_> {
             Self::Borrowed(message) => message,
             Self::Shared(message) => message,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_parsed_once_for_all_that_read_it_also_behind_decode_steps() {
+        let message = Arc::new(Message::new("m", r#"{"s":"{\"a\":1,\"b\":{\"c\":2}}","t":"x"}"#));
+        let view = View::shared(message);
+        let read = |place: &str| {
+            let reader: Reader = place.parse().unwrap();
+            reader.read(&view).unwrap().unwrap().into_owned()
+        };
+        assert_eq!(read("body:/t"), "x");
+        let first: *const Value = view.json().unwrap();
+        assert_eq!(
+            (read("body:/s | json:/a"), read("body:/s | json:/b/c")),
+            ("1".to_owned(), "2".to_owned())
+        );
+        assert_eq!(read("body | json:/s | json:/a"), "1");
+        assert_eq!(read("body | json:/t"), "x");
+        assert!(std::ptr::eq(first, view.json().unwrap()));
+        // The text at /s by two ways, and the body behind `json`.
+        assert_eq!(lock(&view.decoded).len(), 3);
     }
 }

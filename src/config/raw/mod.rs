@@ -12,8 +12,8 @@ mod step;
 mod value;
 
 pub use flow::{
-    Circuit, CircuitLimits, Flow, InDoubt, Match, Matches, Off, OnDecline, OnMissing, OnRetry, Order,
-    Retry, Source,
+    Circuit, CircuitLimits, Flow, InDoubt, Match, Matches, Off, OnDecline, OnMissing, OnRetry, Order, Retry,
+    Source,
 };
 pub use shape::{Control, ControlIs, Fingerprint, Key, OnControl};
 pub use step::{Command, Http, Idempotency, Manual, OwnKey, Reconcile, Step};

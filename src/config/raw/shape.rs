@@ -45,9 +45,12 @@ impl Form for Key {
             preset: Option<String>,
         }
         Some(Table::deserialize(MapAccessDeserializer::new(table)).and_then(|table| match table {
-            Table { all: Some(all), preset: None } => Ok(Self::AllOf { all }),
-            Table { all: None, preset: Some(preset) } => Ok(Self::Preset { preset }),
-            _ => Err(A::Error::custom("needs exactly one of all and preset")),
+            Table { all: Some(_), preset: Some(_) } => {
+                Err(A::Error::custom("needs exactly one of all and preset"))
+            }
+            Table { preset: Some(preset), .. } => Ok(Self::Preset { preset }),
+            // An empty list is refused by the flow, but not when a misspelt `all` has been reported already.
+            Table { all, .. } => Ok(Self::AllOf { all: all.unwrap_or_default() }),
         }))
     }
 }
@@ -109,8 +112,7 @@ pub enum Fingerprint {
 }
 
 impl Form for Fingerprint {
-    const EXPECTING: &'static str =
-        "{ fields = [\"body:/amount\"] } or { exclude = [\"/sentTime\"] }";
+    const EXPECTING: &'static str = "{ fields = [\"body:/amount\"] } or { exclude = [\"/sentTime\"] }";
 
     fn table<'de, A: MapAccess<'de>>(table: A) -> Option<Result<Self, A::Error>> {
         #[derive(Deserialize)]
@@ -120,9 +122,11 @@ impl Form for Fingerprint {
             exclude: Option<Vec<String>>,
         }
         Some(Table::deserialize(MapAccessDeserializer::new(table)).and_then(|table| match table {
-            Table { fields: Some(fields), exclude: None } => Ok(Self::Fields(fields)),
-            Table { fields: None, exclude: Some(exclude) } => Ok(Self::Exclude(exclude)),
-            _ => Err(A::Error::custom("needs exactly one of fields and exclude")),
+            Table { fields: Some(_), exclude: Some(_) } => {
+                Err(A::Error::custom("needs exactly one of fields and exclude"))
+            }
+            Table { exclude: Some(exclude), .. } => Ok(Self::Exclude(exclude)),
+            Table { fields, .. } => Ok(Self::Fields(fields.unwrap_or_default())),
         }))
     }
 }

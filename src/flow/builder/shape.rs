@@ -7,7 +7,7 @@ use crate::fingerprint::Print;
 use crate::flow::Keying;
 use crate::flow::shape::{Control, MessageShape, OnControl};
 use crate::key::decode::Decode;
-use crate::key::preset::{Preset, conditions, table};
+use crate::key::preset::{Preset, conditions, shape as row, table};
 use crate::key::reader::{KeyExpr, Reader, decode_steps};
 
 /// What has been said of the messages so far.
@@ -58,7 +58,9 @@ impl FlowBuilder {
             Ok(place @ (Reader::Body(_) | Reader::Decoded { .. })) => {
                 self.described.shape.split = Some(place);
             }
-            Ok(_) => self.faults.push(format!("split: `{place}` is not in the body; write body:/<json/pointer>")),
+            Ok(_) => {
+                self.faults.push(format!("split: `{place}` is not in the body; write body:/<json/pointer>"))
+            }
             Err(error) => self.faults.push(format!("split: {error}")),
         }
         self
@@ -114,7 +116,8 @@ impl FlowBuilder {
             let known = preset.shape();
             if let Some(place) = known.split {
                 if shape.split.is_some() {
-                    self.faults.push(format!("split: the preset {} brings its own; leave it out", known.name));
+                    self.faults
+                        .push(format!("split: the preset {} brings its own; leave it out", known.name));
                 }
                 shape.split = place.parse().ok();
             }
@@ -122,7 +125,8 @@ impl FlowBuilder {
                 shape.control.extend(read_control(control));
             }
         }
-        let mut whole: Vec<&mut Reader> = self.matches.iter_mut().map(|condition| &mut condition.place).collect();
+        let mut whole: Vec<&mut Reader> =
+            self.matches.iter_mut().map(|condition| &mut condition.place).collect();
         if let crate::flow::Order::Key { by, .. } = &mut self.order {
             whole.push(by);
         }
@@ -145,12 +149,12 @@ impl FlowBuilder {
         shape
     }
 
-    fn add_control(&mut self, control: &'static table::Control) {
+    fn add_control(&mut self, control: &'static row::Control) {
         self.described.shape.control.extend(read_control(control));
     }
 }
 
 /// A test reads every row of the table, so none is lost here.
-fn read_control(control: &table::Control) -> Option<Control> {
+fn read_control(control: &row::Control) -> Option<Control> {
     Some(Control { what: control.what.to_owned(), when: conditions(control.when).ok()? })
 }

@@ -50,15 +50,9 @@ fn what_is_not_there_is_absent_and_what_is_unusable_is_refused() {
     for absent in ["header:none", "body:/none", "record-key", "position", "body:/blank/deeper"] {
         assert_eq!(read(&message, absent), Ok(None), "{absent}");
     }
-    for refused in [
-        "body:/null",
-        "body:/blank",
-        "body:/list",
-        "body:/object",
-        "body:",
-        "header:blank",
-        "header:null",
-    ] {
+    for refused in
+        ["body:/null", "body:/blank", "body:/list", "body:/object", "body:", "header:blank", "header:null"]
+    {
         assert!(read(&message, refused).is_err(), "{refused}");
     }
     assert!(read(&message, "header:bytes").is_err());
