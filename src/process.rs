@@ -119,18 +119,18 @@ async fn run(engine: &Engine, arrival: Arrival) {
         Arc::clone(&source.held),
         engine.stopping.clone(),
     );
-    let mut parts = match flow.read_view(&message, view) {
-        Ok(Reading::Effects(effects)) => Parts::new(effects),
-        nothing_to_run => {
-            let outcome = match nothing_to_run {
-                Err(unnamed) => {
-                    Outcome::Keyless { reason: unnamed.to_string(), ignored: flow.keyless == Keyless::Ignore }
-                }
-                Ok(Reading::Control(what)) => {
-                    Outcome::Control { what, ignored: flow.shape.on_control == OnControl::Ignore }
-                }
-                Ok(Reading::Effects(_)) => unreachable!("matched above"),
-            };
+    let asks_for = match flow.read_view(&message, view) {
+        Ok(Reading::Effects(effects)) => Ok(Parts::new(effects)),
+        Ok(Reading::Control(what)) => {
+            Err(Outcome::Control { what, ignored: flow.shape.on_control == OnControl::Ignore })
+        }
+        Err(unnamed) => {
+            Err(Outcome::Keyless { reason: unnamed.to_string(), ignored: flow.keyless == Keyless::Ignore })
+        }
+    };
+    let mut parts = match asks_for {
+        Ok(parts) => parts,
+        Err(outcome) => {
             let decision = decide(&outcome, &flow.settings, rand::random());
             return settle(engine, &running, &message, &held, &outcome, decision, None).await;
         }

@@ -15,7 +15,7 @@ use crate::gate::Circuit;
 use crate::guard::{InDoubt, Reconciled, Terms, WaitPolicy};
 use crate::idempotency::memory::MemoryStore;
 use crate::idempotency::{IdempotencyStore, StoreError};
-use crate::key::reader::Reader;
+use crate::key::reader::{Reader, UnknownPlace};
 use crate::policy::OnDecline;
 
 /// What a configuration's words stand for, checked; nothing has been opened yet.
@@ -175,8 +175,11 @@ fn flow(config: &Config, name: &str, raw: &raw::Flow) -> Result<Flow, Vec<Fault>
     }
     if let Some(namespace) = &raw.namespace {
         // Text that names no place is the namespace itself.
-        let place =
-            namespace.parse::<Reader>().map_or_else(|_| format!("const:{namespace}"), |_| namespace.clone());
+        let place = match namespace.parse::<Reader>() {
+            Err(UnknownPlace::Place(_)) => format!("const:{namespace}"),
+            // A misspelt decode step is reported, not taken for a name.
+            Ok(_) | Err(UnknownPlace::Step(_)) => namespace.clone(),
+        };
         builder = builder.namespace(&place);
     }
     if let Some(version) = &raw.version {

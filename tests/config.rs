@@ -222,6 +222,9 @@ fn what_is_wrong_with_the_shape_of_messages_is_named_with_its_cure() {
                  json:/<json/pointer>, columns, hex";
     sound_with("\"body:/id\"", "\"body | unzip | json:/id\"")
         .is_refused_with(&[&format!("ackord.toml:9: flows.charge.key: `unzip` is no decode step; {steps}")]);
+    sound_with("[[flows", "namespace = \"body | unzip | json:/t\"\n[[flows").is_refused_with(&[&format!(
+        "ackord.toml:11: flows.charge.namespace: `unzip` is no decode step; {steps}"
+    )]);
     sound_with(
         "[[flows",
         "decode = \"base46\"\nsplit = \"header:x\"\ncontrol = [\"tombston\"]\non_control = \"prk\"\n[[flows",
