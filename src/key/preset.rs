@@ -1,4 +1,4 @@
-//! Presets: what names a message in the shapes that are in common use. The shapes themselves are data, in [`table`].
+//! Presets: what names a message in the shapes that are in common use. The shapes themselves are data, in `table`.
 
 pub(crate) mod shape;
 pub(crate) mod table;
