@@ -1,7 +1,13 @@
 //! Idempotency keys: text that names one effect. Pure.
 
+pub(crate) mod condition;
+pub mod decode;
+mod expr;
+pub mod preset;
 pub mod reader;
+pub(crate) mod split;
 pub mod template;
+mod view;
 
 use std::fmt;
 use std::sync::Arc;

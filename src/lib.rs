@@ -17,6 +17,7 @@ pub mod key;
 mod lane;
 mod lock;
 pub mod outcome;
+mod parts;
 pub mod policy;
 mod process;
 pub mod registry;

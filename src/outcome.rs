@@ -70,6 +70,13 @@ pub enum Outcome {
         /// Whether the flow lets such messages pass unseen.
         ignored: bool,
     },
+    /// It asks for no effect: a tombstone, a test event.
+    Control {
+        /// Which kind of control record it is.
+        what: String,
+        /// Whether the flow lets such records pass.
+        ignored: bool,
+    },
     /// No flow takes it.
     Unroutable,
     /// The store could not be asked, so nothing was run.
@@ -122,6 +129,7 @@ impl Outcome {
             Self::Undecodable { .. } => "undecodable",
             Self::Oversize { .. } => "oversize",
             Self::Keyless { .. } => "keyless",
+            Self::Control { .. } => "control",
             Self::Unroutable => "unroutable",
             Self::StoreAway { .. } => "store_away",
             Self::Crashed { .. } => "crashed",
@@ -145,7 +153,10 @@ impl Outcome {
             Self::Crashed { crashes } => format!("started {crashes} times without an end"),
             Self::Unroutable => "no flow of this source matches".to_owned(),
             Self::LostOwnership => "the claim was lost while running".to_owned(),
-            Self::Done { .. } | Self::Busy { .. } | Self::Stopping => String::new(),
+            Self::Control { what, ignored: false } => format!("{what} asks for no effect"),
+            Self::Control { ignored: true, .. } | Self::Done { .. } | Self::Busy { .. } | Self::Stopping => {
+                String::new()
+            }
         }
     }
 }

@@ -52,7 +52,9 @@ pub fn decide(outcome: &Outcome, settings: &Settings, random: u64) -> Decision {
     let jitter = |attempt| settings.retry.delay(attempt, random);
     let untried = |delay| Decision::Retry { delay, cause: NackCause::Untried };
     match outcome {
-        Outcome::Done { .. } | Outcome::Keyless { ignored: true, .. } => Decision::Ack,
+        Outcome::Done { .. }
+        | Outcome::Keyless { ignored: true, .. }
+        | Outcome::Control { ignored: true, .. } => Decision::Ack,
         Outcome::Declined { .. } => match settings.on_decline {
             OnDecline::Ack => Decision::Ack,
             OnDecline::DeadLetter => Decision::Reject(RejectReason::Declined),
@@ -77,7 +79,9 @@ pub fn decide(outcome: &Outcome, settings: &Settings, random: u64) -> Decision {
         Outcome::Unreadable { .. } => Decision::Reject(RejectReason::Unreadable),
         Outcome::Undecodable { .. } => Decision::Reject(RejectReason::Undecodable),
         Outcome::Oversize { .. } => Decision::Reject(RejectReason::Oversize),
-        Outcome::Keyless { ignored: false, .. } => Decision::Reject(RejectReason::Keyless),
+        Outcome::Keyless { ignored: false, .. } | Outcome::Control { ignored: false, .. } => {
+            Decision::Reject(RejectReason::Keyless)
+        }
         Outcome::Unroutable => Decision::Reject(RejectReason::Unroutable),
         Outcome::Crashed { .. } => Decision::Reject(RejectReason::Crashed),
     }
@@ -144,6 +148,8 @@ mod tests {
             (Outcome::Oversize { size: 2, limit: 1 }, Reject(RejectReason::Oversize)),
             (Outcome::Keyless { reason: text(), ignored: false }, Reject(RejectReason::Keyless)),
             (Outcome::Keyless { reason: text(), ignored: true }, Ack),
+            (Outcome::Control { what: text(), ignored: false }, Reject(RejectReason::Keyless)),
+            (Outcome::Control { what: text(), ignored: true }, Ack),
             (Outcome::Unroutable, Reject(RejectReason::Unroutable)),
             (Outcome::Crashed { crashes: 3 }, Reject(RejectReason::Crashed)),
         ];

@@ -9,19 +9,19 @@ use futures_util::FutureExt;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::fingerprint::Fingerprint;
 use crate::flow::route::route;
-use crate::flow::{DeadLetter, Keyless, OnRetry, Order};
+use crate::flow::shape::Reading;
+use crate::flow::{DeadLetter, Keyless, OnControl, OnRetry, Order};
 use crate::heartbeat::HeldDelivery;
+use crate::key::IdempotencyKey;
 use crate::key::reader::View;
-use crate::key::{IdempotencyKey, Scope};
 use crate::lane::Place;
 use crate::lock::lock;
 use crate::outcome::Outcome;
+use crate::parts::{Ended, Parts};
 use crate::policy::{Decision, decide};
 use crate::telemetry::chain;
 use crate::turn::Turn;
-use crate::walk::Walk;
 use crate::worker::{Engine, RunningFlow, Source};
 
 /// How long a message whose settlement failed keeps its slot, so that a dead-letter place that is gone slows intake down
@@ -37,6 +37,8 @@ pub(crate) struct Arrival {
     slot: OwnedSemaphorePermit,
     running: Option<Arc<RunningFlow>>,
     place: Option<Place>,
+    /// The message with what was parsed of it so far.
+    view: View<'static>,
 }
 
 impl Arrival {
@@ -53,7 +55,7 @@ impl Arrival {
             let mut in_hand = lock(&engine.in_hand);
             in_hand.insert(message.origin.clone(), Arc::clone(&held));
         }
-        let view = View::new(&message);
+        let view = View::shared(Arc::clone(&message));
         let running =
             if message.fault.is_some() { None } else { route(&source.flows, &view).map(Arc::clone) };
         let place = running.as_ref().and_then(|running| match &running.flow.order {
@@ -64,8 +66,7 @@ impl Arrival {
                 Some(running.lanes.enter(&key))
             }
         });
-        drop(view);
-        Self { source, message, held, slot, running, place }
+        Self { source, message, held, slot, running, place, view }
     }
 }
 
@@ -98,7 +99,7 @@ pub(crate) async fn process(engine: Arc<Engine>, arrival: Arrival) {
 }
 
 async fn run(engine: &Engine, arrival: Arrival) {
-    let Arrival { source, message, held, slot, running, mut place } = arrival;
+    let Arrival { source, message, held, slot, running, mut place, view } = arrival;
     let lost = CancellationToken::new();
     let _beat = source
         .renewable_lease()
@@ -118,50 +119,48 @@ async fn run(engine: &Engine, arrival: Arrival) {
         Arc::clone(&source.held),
         engine.stopping.clone(),
     );
-    let Named { key, namespace } = match Named::derive(&running, &message) {
-        Ok(named) => named,
-        Err(reason) => {
-            let outcome = Outcome::Keyless { reason, ignored: flow.keyless == Keyless::Ignore };
+    let asks_for = match flow.read_view(&message, view) {
+        Ok(Reading::Effects(effects)) => Ok(Parts::new(effects)),
+        Ok(Reading::Control(what)) => {
+            Err(Outcome::Control { what, ignored: flow.shape.on_control == OnControl::Ignore })
+        }
+        Err(unnamed) => {
+            Err(Outcome::Keyless { reason: unnamed.to_string(), ignored: flow.keyless == Keyless::Ignore })
+        }
+    };
+    let mut parts = match asks_for {
+        Ok(parts) => parts,
+        Err(outcome) => {
             let decision = decide(&outcome, &flow.settings, rand::random());
             return Box::pin(settle(engine, &running, &message, &held, &outcome, decision, None)).await;
         }
     };
-    let scope = Scope { namespace: namespace.as_deref(), version: flow.version.as_deref() };
-    let (outcome, decision) = loop {
-        let outcome = match wait_in_lane(&turn, place.as_mut()).await {
-            false => Outcome::Stopping,
-            true => {
-                let fingerprint = Fingerprint::of_body(message.body.as_deref());
-                let walk = Walk {
-                    engine,
-                    flow,
-                    message: &message,
-                    key: &key,
-                    scope,
-                    fingerprint,
-                    turn: &turn,
-                    lost: &lost,
-                };
-                walk.run().await
-            }
+    let ended = loop {
+        let ended = match wait_in_lane(&turn, place.as_mut()).await {
+            false => Ended {
+                outcome: Outcome::Stopping,
+                decision: decide(&Outcome::Stopping, &flow.settings, rand::random()),
+                key: None,
+            },
+            true => parts.run(engine, flow, &turn, &lost).await,
         };
-        let decision = decide(&outcome, &flow.settings, rand::random());
-        turn.rest_if_waiting(&decision);
-        let Decision::Retry { delay, cause } = decision else { break (outcome, decision) };
-        if !holds_its_key(&flow.order, place.as_ref(), &outcome) {
-            break (outcome, decision);
+        turn.rest_if_waiting(&ended.decision);
+        let Decision::Retry { delay, cause } = ended.decision else { break ended };
+        if !holds_its_key(&flow.order, place.as_ref(), &ended.outcome) {
+            break ended;
         }
-        note_retry(engine, &running, &message, &outcome, delay, cause);
+        note_retry(engine, &running, &message, &ended.outcome, delay, cause);
         // Its key waits with it; it uses no permit meanwhile.
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
             () = turn.stopping() => {
-                let handed_back = Decision::Retry { delay: Duration::ZERO, cause: NackCause::Untried };
-                break (Outcome::Stopping, handed_back);
+                let decision = Decision::Retry { delay: Duration::ZERO, cause: NackCause::Untried };
+                break Ended { outcome: Outcome::Stopping, decision, key: ended.key };
             }
         }
     };
-    settle(engine, &running, &message, &held, &outcome, decision, Some(&key)).await;
+    let Ended { outcome, decision, key } = ended;
+    settle(engine, &running, &message, &held, &outcome, decision, key.as_ref()).await;
 }
 
 fn unsound(message: &Message) -> Outcome {
@@ -169,30 +168,6 @@ fn unsound(message: &Message) -> Outcome {
         Some(Fault::Undecodable(reason)) => Outcome::Undecodable { reason: reason.clone() },
         Some(Fault::Oversize { size, limit }) => Outcome::Oversize { size: *size, limit: *limit },
         None => Outcome::Unroutable,
-    }
-}
-
-/// What names a message, computed once and before anything runs.
-struct Named {
-    key: IdempotencyKey,
-    namespace: Option<String>,
-}
-
-impl Named {
-    fn derive(running: &RunningFlow, message: &Message) -> Result<Self, String> {
-        let flow = &running.flow;
-        let view = View::new(message);
-        let id = flow.key.read(&view).map_err(|refused| refused.to_string())?;
-        let namespace = match &flow.namespace {
-            None => None,
-            Some(place) => {
-                let found = place.read(&view).map_err(|refused| format!("namespace: {refused}"))?;
-                Some(found.ok_or_else(|| format!("namespace: {place} is not there"))?.into_owned())
-            }
-        };
-        let scope = Scope { namespace: namespace.as_deref(), version: flow.version.as_deref() };
-        let key = IdempotencyKey::for_flow(&flow.name, &id, scope).map_err(|blank| blank.to_string())?;
-        Ok(Self { key, namespace })
     }
 }
 

@@ -1,5 +1,7 @@
 //! The only file that names adapters, stores and step kinds: from their words in the configuration to what runs.
 
+mod shape;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,7 +15,7 @@ use crate::gate::Circuit;
 use crate::guard::{InDoubt, Reconciled, Terms, WaitPolicy};
 use crate::idempotency::memory::MemoryStore;
 use crate::idempotency::{IdempotencyStore, StoreError};
-use crate::key::reader::Reader;
+use crate::key::reader::{Reader, UnknownPlace};
 use crate::policy::OnDecline;
 
 /// What a configuration's words stand for, checked; nothing has been opened yet.
@@ -164,11 +166,7 @@ fn flow(config: &Config, name: &str, raw: &raw::Flow) -> Result<Flow, Vec<Fault>
         }
     };
     let mut builder = Flow::builder(name).from(&raw.source.broker, source);
-    builder = match &raw.key {
-        raw::Key::One(place) => builder.key(vec![place.clone()]),
-        raw::Key::FirstOf(places) => builder.key(places.clone()),
-        raw::Key::AllOf { all } => builder.key_all(all.clone()),
-    };
+    builder = shape::describe(raw, builder);
     for condition in conditions(&raw.matches) {
         match condition {
             Ok(condition) => builder = builder.matching(condition),
@@ -177,8 +175,11 @@ fn flow(config: &Config, name: &str, raw: &raw::Flow) -> Result<Flow, Vec<Fault>
     }
     if let Some(namespace) = &raw.namespace {
         // Text that names no place is the namespace itself.
-        let place =
-            namespace.parse::<Reader>().map_or_else(|_| format!("const:{namespace}"), |_| namespace.clone());
+        let place = match namespace.parse::<Reader>() {
+            Err(UnknownPlace::Place(_)) => format!("const:{namespace}"),
+            // A misspelt decode step is reported, not taken for a name.
+            Ok(_) | Err(UnknownPlace::Step(_)) => namespace.clone(),
+        };
         builder = builder.namespace(&place);
     }
     if let Some(version) = &raw.version {

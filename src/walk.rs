@@ -2,30 +2,26 @@
 
 use std::sync::Arc;
 
-use ackord_broker::Message;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
 use crate::classify::StepError;
 use crate::fingerprint::Fingerprint;
+use crate::flow::shape::Effect;
 use crate::flow::step::Outputs;
 use crate::flow::{Flow, Keying, StepCall, StepContext, StepDef};
 use crate::guard::{Call, End, Grant, Level};
-use crate::key::reader::View;
 use crate::key::{IdempotencyKey, Scope, step_in_flow};
 use crate::outcome::Outcome;
 use crate::turn::Turn;
 use crate::worker::Engine;
 
-/// One run of a flow for one message.
+/// One run of a flow for one effect of a message.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Walk<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) flow: &'a Flow,
-    pub(crate) message: &'a Arc<Message>,
-    pub(crate) key: &'a IdempotencyKey,
-    pub(crate) scope: Scope<'a>,
-    pub(crate) fingerprint: Fingerprint,
+    pub(crate) effect: &'a Effect,
     pub(crate) turn: &'a Turn,
     pub(crate) lost: &'a CancellationToken,
 }
@@ -34,13 +30,15 @@ impl<'a> Walk<'a> {
     /// Runs the flow. A flow of one step has one record, any other has one for itself and one for each step.
     pub(crate) async fn run(&self) -> Outcome {
         if self.flow.has_one_record() {
-            return self.guarded(&self.flow.steps[0], self.key, self.fingerprint, &Outputs::default()).await;
+            return self
+                .guarded(&self.flow.steps[0], &self.effect.key, self.effect.fingerprint, &Outputs::default())
+                .await;
         }
         let call = Call {
             level: Level::Flow,
             lost: self.lost.clone(),
             turn: Some(self.turn),
-            ..Call::new(self.key, self.fingerprint, &self.flow.terms)
+            ..Call::new(&self.effect.key, self.effect.fingerprint, &self.flow.terms)
         };
         Box::pin(self.engine.guard.run(call, |_| self.steps())).await
     }
@@ -59,17 +57,20 @@ impl<'a> Walk<'a> {
     async fn step(&self, step: &StepDef, outputs: &Outputs) -> Result<Value, End> {
         let (key, fingerprint) = match &step.keying {
             Keying::Manual => return self.unguarded(step, outputs).await,
-            Keying::Message => (step_in_flow(self.key, &step.name), self.fingerprint),
+            Keying::Message => (step_in_flow(&self.effect.key, &step.name), self.effect.fingerprint),
             Keying::Own(template) => {
                 let keyless = |why: &dyn std::fmt::Display| {
                     let reason = format!("{}: {why}", step.name);
                     End::Inner(Outcome::Keyless { reason, ignored: false })
                 };
-                let id =
-                    template.fill(&View::new(self.message), outputs).map_err(|refused| keyless(&refused))?;
+                let id = template.fill(&self.effect.view, outputs).map_err(|refused| keyless(&refused))?;
                 // Different messages share this effect, so their bodies do not tell it apart.
                 let fingerprint = Fingerprint::of_parts([id.as_bytes()]);
-                let key = IdempotencyKey::for_own_step(&self.flow.name, &step.name, &id, self.scope);
+                let scope = Scope {
+                    namespace: self.effect.namespace.as_deref(),
+                    version: self.flow.version.as_deref(),
+                };
+                let key = IdempotencyKey::for_own_step(&self.flow.name, &step.name, &id, scope);
                 (key.map_err(|blank| keyless(&blank))?, fingerprint)
             }
         };
@@ -116,7 +117,7 @@ impl<'a> Walk<'a> {
     /// A manual step: no claim and no record of its own.
     async fn unguarded(&self, step: &StepDef, outputs: &Outputs) -> Result<Value, End> {
         let grant = Grant { attempt: 1, lost: self.lost.clone() };
-        let key = step_in_flow(self.key, &step.name);
+        let key = step_in_flow(&self.effect.key, &step.name);
         let cx = self.context(step, &key, grant, outputs);
         let value: Result<Value, StepError> = step.action.run(&cx).await;
         let value = value.map_err(End::Error)?;
@@ -127,7 +128,7 @@ impl<'a> Walk<'a> {
 
     fn context(&self, step: &StepDef, key: &IdempotencyKey, grant: Grant, outputs: &Outputs) -> StepContext {
         StepContext::from(StepCall {
-            message: Arc::clone(self.message),
+            message: Arc::clone(&self.effect.message),
             flow: Arc::clone(&self.flow.name),
             step: Arc::clone(&step.name),
             key: key.clone(),

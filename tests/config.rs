@@ -205,6 +205,58 @@ fn settings_that_contradict_each_other_are_refused() {
 }
 
 #[test]
+fn what_is_wrong_with_the_shape_of_messages_is_named_with_its_cure() {
+    sound_with("\"body:/id\"", "{ preset = \"auto\" }").is_refused_with(&[
+        "ackord.toml:9: flows.charge.key: `auto` would choose by how each message looks, and a flow never guesses; name the \
+         preset: message-id, cloudevents, debezium, debezium-outbox, s3-event, sns, sns-raw, eventbridge, stripe, shopify, \
+         github, celery, masstransit, nservicebus, bullmq",
+    ]);
+    sound_with("\"body:/id\"", "{ preset = \"cloudevent\" }").is_refused_with(&[
+        "ackord.toml:9: flows.charge.key: `cloudevent`: no such preset; did you mean `cloudevents`?",
+    ]);
+    sound_with("\"body:/id\"", "{ presett = \"stripe\" }")
+        .is_refused_with(&["ackord.toml:9: flows.charge.key.presett: unknown key; did you mean `preset`?"]);
+    sound_with("\"body:/id\"", "{ preset = \"stripe\", all = [\"body:/id\"] }")
+        .is_refused_with(&["ackord.toml:9: flows.charge.key: needs exactly one of all and preset"]);
+    let steps = "steps are base64, base64url, gunzip, gunzip:<bytes>, frame:avro, frame:json, frame:protobuf, \
+                 json:/<json/pointer>, columns, hex";
+    sound_with("\"body:/id\"", "\"body | unzip | json:/id\"")
+        .is_refused_with(&[&format!("ackord.toml:9: flows.charge.key: `unzip` is no decode step; {steps}")]);
+    sound_with("[[flows", "namespace = \"body | unzip | json:/t\"\n[[flows").is_refused_with(&[&format!(
+        "ackord.toml:11: flows.charge.namespace: `unzip` is no decode step; {steps}"
+    )]);
+    sound_with(
+        "[[flows",
+        "decode = \"base46\"\nsplit = \"header:x\"\ncontrol = [\"tombston\"]\non_control = \"prk\"\n[[flows",
+    )
+    .is_refused_with(&[
+        &format!("ackord.toml:11: flows.charge.decode: `base46` is no decode step; {steps}"),
+        "ackord.toml:12: flows.charge.split: `header:x` is not in the body; write body:/<json/pointer>",
+        "ackord.toml:13: flows.charge.control.0: invalid value: string \"tombston\", expected \"tombstone\" or a condition \
+         such as { place = \"body:/Event\", equals = \"s3:TestEvent\" }",
+        "ackord.toml:14: flows.charge.on_control: `prk` is none of ignore, park; did you mean `park`?",
+    ]);
+    sound_with(
+        "[[flows",
+        "control = [{ place = \"bdy:/x\", equals = \"y\" }]\nfingerprint = { exclude = [\"sent\"] }\n[[flows",
+    )
+    .is_refused_with(&[
+        "ackord.toml:11: flows.charge.control: `bdy:/x` names no place in a message; places are header:<name>, \
+         property:<name>, attribute:<name>, record-key, message-id, body:/<json/pointer>, position, const:<text>",
+        "ackord.toml:12: flows.charge.fingerprint.exclude: `sent` is no JSON pointer; write /<name>, for example /sentTime",
+    ]);
+    sound_with("key = \"body:/id\"", "key = { preset = \"s3-event\" }\nsplit = \"body:/Records\"")
+        .is_refused_with(&[
+            "ackord.toml:10: flows.charge.split: the preset s3-event brings its own; leave it out",
+        ]);
+    sound_with("[[flows", "fingerprint = {}\n[[flows")
+        .is_refused_with(&["ackord.toml:11: flows.charge.fingerprint.fields: names no place"]);
+    sound_with("[[flows", "fingerprint = { fields = [], exclude = [] }\n[[flows").is_refused_with(&[
+        "ackord.toml:11: flows.charge.fingerprint: needs exactly one of fields and exclude",
+    ]);
+}
+
+#[test]
 fn an_unknown_broker_is_named_with_the_nearest_one() {
     sound_with("broker = \"inbox\"", "broker = \"inbx\"").is_refused_with(&[
         "ackord.toml:8: flows.charge.source.broker: `inbx`: no such broker; did you mean `inbox`?",

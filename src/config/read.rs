@@ -164,6 +164,7 @@ fn stand_in<T: DeserializeOwned>(value: &mut Value, path: &[String]) -> bool {
         json!({ "kind": STAND_IN }),
         json!({ "name": STAND_IN }),
         json!({ "broker": STAND_IN, "path": STAND_IN }),
+        json!({ "place": STAND_IN, "equals": STAND_IN }),
         json!({ "key": STAND_IN, "source": { "broker": STAND_IN, "path": STAND_IN } }),
     ];
     for candidate in candidates {

@@ -2,6 +2,8 @@
 
 #[doc = include_str!("life_of_a_message.md")]
 pub mod life_of_a_message {}
+#[doc = include_str!("message_shapes.md")]
+pub mod message_shapes {}
 #[doc = include_str!("guarantees.md")]
 pub mod guarantees {}
 #[doc = include_str!("adding_a_broker.md")]

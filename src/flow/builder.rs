@@ -1,5 +1,7 @@
 //! The builder of flows: required things first, everything checked in [`FlowBuilder::build`].
 
+mod shape;
+
 use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
@@ -75,6 +77,7 @@ pub struct FlowBuilder {
     circuit: Circuit,
     dead_letter: DeadLetter,
     steps: Vec<StepDef>,
+    described: shape::Described,
     faults: Vec<String>,
 }
 
@@ -122,6 +125,7 @@ impl FlowBuilder {
             circuit: Circuit::default(),
             dead_letter: DeadLetter::default(),
             steps: Vec::new(),
+            described: shape::Described::default(),
             faults: Vec::new(),
         }
     }
@@ -313,6 +317,7 @@ impl FlowBuilder {
     pub fn build(mut self) -> Result<Flow, BuildError> {
         self.check_names();
         self.check_steps();
+        let shape = self.finish_shape();
         if self.concurrency == 0 {
             self.faults.push("concurrency: must be at least 1".to_owned());
         }
@@ -336,6 +341,7 @@ impl FlowBuilder {
                 source,
                 matches: self.matches,
                 key,
+                shape,
                 namespace: self.namespace,
                 version: self.version,
                 keyless: self.keyless,

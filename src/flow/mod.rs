@@ -21,10 +21,12 @@ pub mod command;
 #[cfg(feature = "http")]
 pub mod http;
 pub mod route;
+pub mod shape;
 pub mod step;
 
 pub use builder::{BuildError, FlowBuilder};
 pub use route::Match;
+pub use shape::OnControl;
 pub use step::{Step, StepCall, StepContext};
 
 /// What is done for the messages of one source: where they come from, what names them, and the steps. Valid by
@@ -36,6 +38,7 @@ pub struct Flow {
     pub(crate) source: String,
     pub(crate) matches: Vec<Match>,
     pub(crate) key: KeyExpr,
+    pub(crate) shape: shape::MessageShape,
     pub(crate) namespace: Option<Reader>,
     pub(crate) version: Option<String>,
     pub(crate) keyless: Keyless,
@@ -163,21 +166,20 @@ impl Flow {
 
     /// One line for people: source, key, order, attempts and what is promised.
     pub fn describe(&self) -> String {
-        let key = match &self.key {
-            KeyExpr::FirstOf(places) => join(places, " or "),
-            KeyExpr::AllOf(places) => join(places, " and "),
-        };
+        let split =
+            self.shape.split.as_ref().map(|place| format!(" of each part of {place}")).unwrap_or_default();
         let order = match &self.order {
             Order::None => "none".to_owned(),
             Order::Key { by, .. } => format!("by {by}"),
         };
         let steps: Vec<_> = self.steps.iter().map(|step| &*step.name).collect();
         format!(
-            "flow {}: source {}/{}, key {key}, order {order}, {} at a time, {} attempts, steps {}, effects once while \
+            "flow {}: source {}/{}, key {}{split}, order {order}, {} at a time, {} attempts, steps {}, effects once while \
              records live ({})",
             self.name,
             self.broker,
             self.source,
+            self.key,
             self.concurrency,
             self.settings.retry.attempts,
             steps.join(" → "),
@@ -208,8 +210,4 @@ impl Flow {
         }
         limits
     }
-}
-
-fn join(places: &[Reader], with: &str) -> String {
-    places.iter().map(ToString::to_string).collect::<Vec<_>>().join(with)
 }

@@ -1,17 +1,22 @@
-//! Where a key is read from: readers by place, and how several make one id. Pure.
+//! Where a key is read from: readers by place, with decode steps behind it. Pure.
 //!
 //! The rule is "refuse, never guess": a place that is there but holds nothing usable (null, blank, an object, bytes
-//! that are not text, a repeated header with different values) refuses the message; only a place that is not there at all
-//! lets [`KeyExpr::FirstOf`] go on to the next.
+//! that are not text, a body that is not JSON, a repeated header with different values) refuses the message; only a place
+//! that is not there at all lets [`KeyExpr::FirstOf`] go on to the next.
 
 use std::borrow::Cow;
-use std::cell::OnceCell;
 use std::str::FromStr;
+use std::sync::Arc;
 
-use ackord_broker::{Headers, Message};
+use ackord_broker::Headers;
 use bytes::Bytes;
 use serde_json::Value;
 use thiserror::Error;
+
+use super::decode::{Decode, columns};
+pub use super::expr::KeyExpr;
+pub(crate) use super::expr::join;
+pub use super::view::View;
 
 /// One place in a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,24 +37,31 @@ pub enum Reader {
     Position,
     /// `const:<text>`.
     Const(String),
-}
-
-/// How an id is made.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum KeyExpr {
-    /// The first place that is there.
-    FirstOf(Vec<Reader>),
-    /// All places, each of which must be there.
-    AllOf(Vec<Reader>),
+    /// `<place> | <step> | <step>`: a place and what is done to its bytes. `body` alone is the body's bytes as they are.
+    Decoded {
+        /// The place, never itself decoded.
+        place: Box<Reader>,
+        /// The steps, in order.
+        steps: Vec<Decode>,
+    },
 }
 
 /// A reader that could not be understood.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error(
-    "`{0}` names no place in a message; places are header:<name>, property:<name>, attribute:<name>, record-key, \
-     message-id, body:/<json/pointer>, position, const:<text>"
-)]
-pub struct UnknownPlace(pub String);
+pub enum UnknownPlace {
+    /// There is no such place.
+    #[error(
+        "`{0}` names no place in a message; places are header:<name>, property:<name>, attribute:<name>, record-key, \
+         message-id, body:/<json/pointer>, position, const:<text>"
+    )]
+    Place(String),
+    /// There is no such decode step.
+    #[error(
+        "`{0}` is no decode step; steps are base64, base64url, gunzip, gunzip:<bytes>, frame:avro, frame:json, \
+         frame:protobuf, json:/<json/pointer>, columns, hex"
+    )]
+    Step(String),
+}
 
 /// Why a message has no usable id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -65,61 +77,25 @@ pub enum Refused {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// The message has not the shape that the flow's preset reads.
+    #[error("not a message of preset {preset}: {why}")]
+    OtherShape {
+        /// The preset.
+        preset: &'static str,
+        /// What is missing, for each of the shapes that it reads.
+        why: String,
+    },
 }
 
-/// A message whose body is parsed at most once, and only when a reader asks for it.
+/// What stands in a place.
 #[derive(Debug)]
-pub struct View<'a> {
-    message: &'a Message,
-    json: OnceCell<Option<Value>>,
-}
-
-impl<'a> View<'a> {
-    /// A view of that message.
-    pub fn new(message: &'a Message) -> Self {
-        Self { message, json: OnceCell::new() }
-    }
-
-    /// The message.
-    pub fn message(&self) -> &'a Message {
-        self.message
-    }
-
-    /// The body as JSON; `None` when there is none or it is something else.
-    pub fn json(&self) -> Option<&Value> {
-        self.json.get_or_init(|| serde_json::from_slice(self.message.body.as_deref()?).ok()).as_ref()
-    }
-}
-
-impl KeyExpr {
-    /// Reads the id.
-    ///
-    /// # Errors
-    /// [`Refused`] with the place and what is wrong.
-    pub fn read(&self, view: &View<'_>) -> Result<String, Refused> {
-        match self {
-            Self::FirstOf(places) => {
-                for place in places {
-                    if let Some(text) = place.read(view)? {
-                        return Ok(text.into_owned());
-                    }
-                }
-                Err(Refused::Absent(list(places)))
-            }
-            Self::AllOf(places) => {
-                let mut id = String::new();
-                for (index, place) in places.iter().enumerate() {
-                    let text = place.read(view)?.ok_or_else(|| Refused::Absent(place.to_string()))?;
-                    if index > 0 {
-                        id.push('|');
-                    }
-                    // Escaped, so that ("a|b", "c") and ("a", "b|c") differ.
-                    id.push_str(&text.replace('%', "%25").replace('|', "%7C"));
-                }
-                Ok(id)
-            }
-        }
-    }
+pub(crate) enum Found<'a> {
+    /// Bytes, perhaps text.
+    Bytes(Cow<'a, [u8]>),
+    /// A value in the body.
+    Json(&'a Value),
+    /// A value in what decode steps made, at that pointer.
+    Decoded(Arc<Value>, &'a str),
 }
 
 impl Reader {
@@ -128,39 +104,146 @@ impl Reader {
     /// # Errors
     /// [`Refused::Unusable`] when it is there but cannot be part of a key.
     pub fn read<'a>(&'a self, view: &'a View<'_>) -> Result<Option<Cow<'a, str>>, Refused> {
-        let message = view.message();
-        let found = match self {
-            Self::Header(name) => self.one_of(&message.headers, name)?,
-            Self::Property(name) => self.one_of(&message.properties, name)?,
-            Self::Attribute(name) => self.one_of(&message.attributes, name)?,
-            Self::RecordKey => match &message.record_key {
-                Some(bytes) => Some(Cow::Borrowed(self.text(bytes)?)),
-                None => None,
+        let text = match self.find(view)? {
+            None => return Ok(None),
+            Some(Found::Json(value)) => single(value),
+            Some(Found::Decoded(value, at)) => match value.pointer(at) {
+                Some(value) => single(value).map(|text| Cow::Owned(text.into_owned())),
+                None => return Ok(None),
             },
-            Self::MessageId => Some(Cow::Borrowed(message.id.as_str())),
-            Self::Body(pointer) => match view.json().and_then(|json| json.pointer(pointer)) {
-                None => None,
-                Some(Value::String(text)) => Some(Cow::Borrowed(text.as_str())),
-                // The text as it was written, so that numbers beyond 2^53 stay apart.
-                Some(Value::Number(number)) => Some(Cow::Owned(number.to_string())),
-                Some(Value::Bool(flag)) => Some(Cow::Borrowed(if *flag { "true" } else { "false" })),
-                Some(Value::Null) => return Err(self.unusable("is null")),
-                Some(Value::Array(_) | Value::Object(_)) => {
-                    return Err(self.unusable("is not a single value"));
-                }
-            },
-            Self::Position => {
-                message.origin.position.is_some().then(|| Cow::Owned(message.origin.to_string()))
+            Some(Found::Bytes(Cow::Borrowed(bytes))) => {
+                std::str::from_utf8(bytes).map(Cow::Borrowed).map_err(|_| NOT_TEXT)
             }
-            Self::Const(text) => Some(Cow::Borrowed(text.as_str())),
+            Some(Found::Bytes(Cow::Owned(bytes))) => {
+                String::from_utf8(bytes).map(Cow::Owned).map_err(|_| NOT_TEXT)
+            }
         };
-        match found {
-            Some(text) if text.trim().is_empty() => Err(self.unusable("is blank")),
-            found => Ok(found),
+        match text {
+            Ok(text) if text.trim().is_empty() => Err(self.unusable("is blank")),
+            // Raw bytes are often text by chance; an id of letters has none of these.
+            Ok(text) if text.bytes().any(|byte| byte.is_ascii_control() && !byte.is_ascii_whitespace()) => {
+                Err(self.unusable("is not text: it has control characters"))
+            }
+            Ok(text) => Ok(Some(text)),
+            Err(why) => Err(self.unusable(why)),
         }
     }
 
-    fn one_of<'a>(&self, headers: &'a Headers, name: &'a str) -> Result<Option<Cow<'a, str>>, Refused> {
+    /// What stands in that place, single value or not; `None` when the place is not there.
+    pub(crate) fn find<'a>(&'a self, view: &'a View<'_>) -> Result<Option<Found<'a>>, Refused> {
+        let message = view.message();
+        let borrowed = |text: &'a str| Some(Found::Bytes(Cow::Borrowed(text.as_bytes())));
+        Ok(match self {
+            Self::Header(name) => self.one_of(&message.headers, name)?,
+            Self::Property(name) => self.one_of(&message.properties, name)?,
+            Self::Attribute(name) => self.one_of(&message.attributes, name)?,
+            Self::RecordKey => message.record_key.as_ref().map(|key| Found::Bytes(Cow::Borrowed(key))),
+            Self::MessageId => borrowed(message.id.as_str()),
+            Self::Body(pointer) => {
+                let body = view.body().map_err(|not_json| self.unusable(not_json.0))?;
+                body.and_then(|json| json.pointer(pointer)).map(Found::Json)
+            }
+            Self::Position => message
+                .origin
+                .position
+                .as_ref()
+                .map(|_| Found::Bytes(Cow::Owned(message.origin.to_string().into_bytes()))),
+            Self::Const(text) => borrowed(text),
+            Self::Decoded { place, steps } => self.decode(place, steps, view)?,
+        })
+    }
+
+    /// The same place in a body that must first be decoded by those steps. Places outside of the body stay.
+    pub(crate) fn put_behind(&mut self, before: &[Decode]) {
+        let whole = || Box::new(Self::Body(String::new()));
+        match self {
+            _ if before.is_empty() => {}
+            Self::Body(pointer) => {
+                let at = Decode::Json(std::mem::take(pointer));
+                *self = Self::Decoded { place: whole(), steps: [before, &[at]].concat() };
+            }
+            Self::Decoded { place, steps } => {
+                if let Self::Body(pointer) = &mut **place {
+                    let at = (!pointer.is_empty()).then(|| Decode::Json(std::mem::take(pointer)));
+                    let steps = [before, at.as_slice(), steps].concat();
+                    *self = Self::Decoded { place: whole(), steps };
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn decode<'a>(
+        &'a self,
+        place: &'a Self,
+        steps: &'a [Decode],
+        view: &'a View<'_>,
+    ) -> Result<Option<Found<'a>>, Refused> {
+        // What another reader decoded already is not decoded again.
+        let known = steps.iter().enumerate().rev().find_map(|(index, step)| match step {
+            Decode::Json(pointer) => {
+                view.decoded(place, &steps[..index]).map(|json| (index + 1, Found::Decoded(json, pointer)))
+            }
+            _ => None,
+        });
+        let (done, mut found) = match known {
+            Some(known) => known,
+            None => match (place, &view.message().body) {
+                (Self::Body(pointer), Some(body)) if pointer.is_empty() => {
+                    (0, Found::Bytes(Cow::Borrowed(&body[..])))
+                }
+                (Self::Body(pointer), None) if pointer.is_empty() => return Ok(None),
+                _ => match place.find(view)? {
+                    Some(found) => (0, found),
+                    None => return Ok(None),
+                },
+            },
+        };
+        for (index, step) in steps.iter().enumerate().skip(done) {
+            if matches!(&found, Found::Decoded(json, at) if json.pointer(at).is_none()) {
+                return Ok(None);
+            }
+            found = match step {
+                Decode::Json(pointer) => {
+                    let json = Arc::new(self.parse(&self.bytes(found)?)?);
+                    view.keep(place, &steps[..index], &json);
+                    Found::Decoded(json, pointer)
+                }
+                Decode::Columns => {
+                    let text = match &found {
+                        Found::Json(json) => columns(json),
+                        Found::Decoded(json, at) => json.pointer(at).map_or(Err("is not there"), columns),
+                        Found::Bytes(bytes) => columns(&self.parse(bytes)?),
+                    };
+                    Found::Bytes(Cow::Owned(text.map_err(|why| self.unusable(why))?.into_bytes()))
+                }
+                step => Found::Bytes(step.bytes(self.bytes(found)?).map_err(|why| self.unusable(why))?),
+            };
+        }
+        match &found {
+            Found::Decoded(json, at) if json.pointer(at).is_none() => Ok(None),
+            _ => Ok(Some(found)),
+        }
+    }
+
+    fn parse(&self, bytes: &[u8]) -> Result<Value, Refused> {
+        serde_json::from_slice(bytes).map_err(|_| self.unusable("is not JSON where JSON is read"))
+    }
+
+    /// What a decode step works on: bytes, or the bytes of a JSON text.
+    fn bytes<'a>(&self, found: Found<'a>) -> Result<Cow<'a, [u8]>, Refused> {
+        match found {
+            Found::Bytes(bytes) => Ok(bytes),
+            Found::Json(Value::String(text)) => Ok(Cow::Borrowed(text.as_bytes())),
+            Found::Decoded(json, at) => match json.pointer(at) {
+                Some(Value::String(text)) => Ok(Cow::Owned(text.clone().into_bytes())),
+                _ => Err(self.unusable(NOT_TEXT)),
+            },
+            Found::Json(_) => Err(self.unusable(NOT_TEXT)),
+        }
+    }
+
+    fn one_of<'a>(&self, headers: &'a Headers, name: &'a str) -> Result<Option<Found<'a>>, Refused> {
         let mut found: Option<Option<&Bytes>> = None;
         for value in headers.all(name) {
             match found {
@@ -172,49 +255,61 @@ impl Reader {
         match found {
             None => Ok(None),
             Some(None) => Err(self.unusable("is null")),
-            Some(Some(bytes)) => {
-                let text = self.text(bytes)?;
-                Ok(Some(Cow::Borrowed(if name.eq_ignore_ascii_case("idempotency-key") {
-                    without_quotes(text)
-                } else {
-                    text
-                })))
+            Some(Some(bytes)) if name.eq_ignore_ascii_case("idempotency-key") => {
+                Ok(Some(Found::Bytes(Cow::Borrowed(without_quotes(bytes)))))
             }
+            Some(Some(bytes)) => Ok(Some(Found::Bytes(Cow::Borrowed(bytes)))),
         }
     }
 
-    fn text<'a>(&self, bytes: &'a Bytes) -> Result<&'a str, Refused> {
-        std::str::from_utf8(bytes).map_err(|_| self.unusable("is not text"))
-    }
-
-    fn unusable(&self, why: &'static str) -> Refused {
+    pub(super) fn unusable(&self, why: &'static str) -> Refused {
         Refused::Unusable { place: self.to_string(), why }
     }
 }
 
-/// `Idempotency-Key` is a structured string (RFC 8941): one pair of quotes belongs to the syntax, not to the key.
-fn without_quotes(text: &str) -> &str {
-    let text = text.trim();
-    match text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
-        Some(inner) => inner,
-        None => text,
+const NOT_TEXT: &str = "is not text";
+
+/// A single value as text. A number keeps its digits as they were written, so that numbers beyond 2^53 stay apart; only its
+/// exponent has one spelling (`1E5` is `1e+5`).
+pub(super) fn single(value: &Value) -> Result<Cow<'_, str>, &'static str> {
+    match value {
+        Value::String(text) => Ok(Cow::Borrowed(text)),
+        Value::Number(number) => Ok(Cow::Owned(number.to_string())),
+        Value::Bool(flag) => Ok(Cow::Borrowed(if *flag { "true" } else { "false" })),
+        Value::Null => Err("is null"),
+        Value::Array(_) | Value::Object(_) => Err("is not a single value"),
     }
 }
 
-fn list(places: &[Reader]) -> String {
-    places.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+/// `Idempotency-Key` is a structured string (RFC 8941): one pair of quotes belongs to the syntax, not to the key.
+fn without_quotes(text: &[u8]) -> &[u8] {
+    let text = text.trim_ascii();
+    match text.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\"")) {
+        Some(inner) => inner,
+        None => text,
+    }
 }
 
 impl FromStr for Reader {
     type Err = UnknownPlace;
 
     fn from_str(text: &str) -> Result<Self, UnknownPlace> {
-        let unknown = || UnknownPlace(text.to_owned());
+        let unknown = || UnknownPlace::Place(text.to_owned());
         match text {
             "record-key" => return Ok(Self::RecordKey),
             "message-id" => return Ok(Self::MessageId),
             "position" => return Ok(Self::Position),
             _ => {}
+        }
+        if text == "body" {
+            return Ok(Self::Decoded { place: Box::new(Self::Body(String::new())), steps: Vec::new() });
+        }
+        if let Some((place, steps)) = text.split_once(" | ").filter(|_| !text.starts_with("const:")) {
+            let place = match place.trim() {
+                "body" => Self::Body(String::new()),
+                place => place.parse()?,
+            };
+            return Ok(Self::Decoded { place: Box::new(place), steps: decode_steps(steps)? });
         }
         let (place, name) = text.split_once(':').ok_or_else(unknown)?;
         if place == "body" {
@@ -235,6 +330,15 @@ impl FromStr for Reader {
     }
 }
 
+/// Decode steps as they are written: `base64 | gunzip`.
+///
+/// # Errors
+/// When one of them does not exist.
+pub(crate) fn decode_steps(text: &str) -> Result<Vec<Decode>, UnknownPlace> {
+    let step = |step: &str| Decode::parse(step).ok_or_else(|| UnknownPlace::Step(step.to_owned()));
+    text.split(" | ").map(|text| step(text.trim())).collect()
+}
+
 impl std::fmt::Display for Reader {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -246,125 +350,16 @@ impl std::fmt::Display for Reader {
             Self::Body(pointer) => write!(f, "body:{pointer}"),
             Self::Position => f.write_str("position"),
             Self::Const(text) => write!(f, "const:{text}"),
+            Self::Decoded { place, steps } => {
+                match &**place {
+                    Self::Body(pointer) if pointer.is_empty() => f.write_str("body")?,
+                    place => write!(f, "{place}")?,
+                }
+                steps.iter().try_for_each(|step| write!(f, " | {step}"))
+            }
         }
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn read(message: &Message, reader: &str) -> Result<Option<String>, Refused> {
-        let reader: Reader = reader.parse().unwrap();
-        let view = View::new(message);
-        reader.read(&view).map(|found| found.map(Cow::into_owned))
-    }
-
-    fn with_body(body: &'static str) -> Message {
-        Message::new("m1", body)
-    }
-
-    #[test]
-    fn each_place_is_read() {
-        let mut message =
-            with_body(r#"{"order":{"id":"o-1","a/b":7}}"#).with_header("X-Key", "h").with_record_key("r");
-        message.properties.push("message_id", Some(Bytes::from_static(b"p")));
-        message.attributes.push("kind", Some(Bytes::from_static(b"a")));
-        message.origin.broker = "shop".into();
-        message.origin.source = "orders".into();
-        message.origin.position = Some("3/17".into());
-        let expected = [
-            ("header:x-key", "h"),
-            ("property:message_id", "p"),
-            ("system:message_id", "p"),
-            ("attribute:kind", "a"),
-            ("record-key", "r"),
-            ("message-id", "m1"),
-            ("body:/order/id", "o-1"),
-            ("body:/order/a~1b", "7"),
-            ("position", "shop/orders@3/17"),
-            ("const:all", "all"),
-        ];
-        for (reader, text) in expected {
-            assert_eq!(read(&message, reader), Ok(Some(text.to_owned())), "{reader}");
-            assert_eq!(reader.parse::<Reader>().unwrap().to_string(), reader.replace("system:", "property:"));
-        }
-    }
-
-    #[test]
-    fn what_is_not_there_is_absent_and_what_is_unusable_is_refused() {
-        let mut message =
-            with_body(r#"{"null":null,"blank":" ","list":[1],"object":{}}"#).with_header("blank", " ");
-        message.headers.push("null", None);
-        message.headers.push("bytes", Some(Bytes::from_static(b"\xff")));
-        message = message.with_header("twice", "a").with_header("TWICE", "b");
-        message = message.with_header("same", "a").with_header("same", "a");
-        for absent in ["header:none", "body:/none", "record-key", "position", "body:/blank/deeper"] {
-            assert_eq!(read(&message, absent), Ok(None), "{absent}");
-        }
-        for refused in [
-            "body:/null",
-            "body:/blank",
-            "body:/list",
-            "body:/object",
-            "body:",
-            "header:blank",
-            "header:null",
-        ] {
-            assert!(read(&message, refused).is_err(), "{refused}");
-        }
-        assert!(read(&message, "header:bytes").is_err());
-        assert!(read(&message, "header:twice").is_err());
-        assert_eq!(read(&message, "header:same"), Ok(Some("a".to_owned())));
-    }
-
-    #[test]
-    fn a_number_keeps_its_text() {
-        for number in ["9007199254740993", "123456789012345678901234567890", "1.10", "-0"] {
-            let message = Message::new("m", format!("{{\"n\":{number}}}"));
-            assert_eq!(read(&message, "body:/n"), Ok(Some(number.to_owned())));
-        }
-    }
-
-    #[test]
-    fn one_pair_of_quotes_belongs_to_the_syntax_of_idempotency_key_only() {
-        let message = with_body("{}").with_header("Idempotency-Key", "\"a\"").with_header("other", "\"a\"");
-        assert_eq!(read(&message, "header:idempotency-key"), Ok(Some("a".to_owned())));
-        assert_eq!(read(&message, "header:other"), Ok(Some("\"a\"".to_owned())));
-        let empty = with_body("{}").with_header("Idempotency-Key", "\"\"");
-        assert!(read(&empty, "header:idempotency-key").is_err());
-    }
-
-    #[test]
-    fn first_of_goes_past_absent_places_but_never_past_unusable_ones() {
-        let expr = KeyExpr::FirstOf(vec!["header:k".parse().unwrap(), "body:/id".parse().unwrap()]);
-        let absent = with_body(r#"{"id":"b"}"#);
-        assert_eq!(expr.read(&View::new(&absent)), Ok("b".to_owned()));
-        let blank = with_body(r#"{"id":"b"}"#).with_header("k", "");
-        assert!(expr.read(&View::new(&blank)).is_err());
-        let neither = with_body("not json");
-        let refused = expr.read(&View::new(&neither)).unwrap_err();
-        assert_eq!(refused.to_string(), "none of header:k, body:/id is there");
-    }
-
-    #[test]
-    fn all_of_needs_each_place_and_keeps_the_border_between_them() {
-        let expr = KeyExpr::AllOf(vec!["header:a".parse().unwrap(), "header:b".parse().unwrap()]);
-        let id = |a: &'static str, b: &'static str| {
-            let message = with_body("{}").with_header("a", a).with_header("b", b);
-            expr.read(&View::new(&message)).unwrap()
-        };
-        assert_eq!(id("x", "y"), "x|y");
-        assert_ne!(id("x|y", "z"), id("x", "y|z"));
-        assert_ne!(id("x%7Cy", "z"), id("x|y", "z"));
-        let half = with_body("{}").with_header("a", "x");
-        assert!(expr.read(&View::new(&half)).is_err());
-    }
-
-    #[test]
-    fn a_place_that_does_not_exist_is_named() {
-        for wrong in ["headr:x", "header:", "body:order", "id", ""] {
-            assert_eq!(wrong.parse::<Reader>(), Err(UnknownPlace(wrong.to_owned())));
-        }
-    }
-}
+mod tests;

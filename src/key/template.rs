@@ -54,6 +54,14 @@ impl KeyTemplate {
         Ok(text)
     }
 
+    /// Every reader in it.
+    pub(crate) fn readers_mut(&mut self) -> impl Iterator<Item = &mut Reader> {
+        self.0.iter_mut().filter_map(|part| match part {
+            Part::Place(place) => Some(place),
+            Part::Text(_) | Part::Output { .. } => None,
+        })
+    }
+
     /// The names of the steps whose outputs it reads.
     pub fn steps(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
@@ -97,7 +105,7 @@ impl FromStr for KeyTemplate {
             parts.push(match inner.strip_prefix("step:") {
                 Some(output) => {
                     let (step, pointer) =
-                        output.split_once(':').ok_or_else(|| UnknownPlace(inner.to_owned()))?;
+                        output.split_once(':').ok_or_else(|| UnknownPlace::Place(inner.to_owned()))?;
                     Part::Output { step: step.to_owned(), pointer: pointer.to_owned() }
                 }
                 None => Part::Place(inner.parse()?),

@@ -5,4 +5,5 @@ mod crash;
 mod guard;
 mod ordering;
 mod rig;
+mod split;
 mod worker;

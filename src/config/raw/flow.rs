@@ -8,6 +8,7 @@ use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
 use serde::de::{MapAccess, SeqAccess};
 
 use super::form::{Form, read_by_form};
+use super::shape::{Control, Fingerprint, Key, OnControl};
 use super::step::Step;
 use super::value::{Size, Span};
 
@@ -22,6 +23,18 @@ pub struct Flow {
     pub matches: Matches,
     /// What names a message.
     pub key: Key,
+    /// What is done to a body before anything is read from it.
+    pub decode: Option<String>,
+    /// Where the list of parts stands, when one message asks for several effects.
+    pub split: Option<String>,
+    /// Messages that ask for no effect, beside those that the key's preset knows.
+    #[serde(default)]
+    pub control: Vec<Control>,
+    /// What happens to them.
+    #[serde(default)]
+    pub on_control: OnControl,
+    /// What defines the same request.
+    pub fingerprint: Option<Fingerprint>,
     /// Whose effects these are: a place, or text that is no place.
     pub namespace: Option<String>,
     /// Makes the version part of each key.
@@ -168,43 +181,6 @@ pub struct Match {
     /// Instead: it must be there.
     pub present: Option<bool>,
 }
-
-/// What names a message.
-#[derive(Debug, Clone)]
-pub enum Key {
-    /// One place.
-    One(String),
-    /// The first of these that is there.
-    FirstOf(Vec<String>),
-    /// All of these together.
-    AllOf {
-        /// The places.
-        all: Vec<String>,
-    },
-}
-
-impl Form for Key {
-    const EXPECTING: &'static str = "a place such as \"header:id\", a list of places, or { all = [...] }";
-
-    fn text(text: &str) -> Option<Self> {
-        Some(Self::One(text.to_owned()))
-    }
-
-    fn list<'de, A: SeqAccess<'de>>(list: A) -> Option<Result<Self, A::Error>> {
-        Some(Vec::deserialize(SeqAccessDeserializer::new(list)).map(Self::FirstOf))
-    }
-
-    fn table<'de, A: MapAccess<'de>>(table: A) -> Option<Result<Self, A::Error>> {
-        #[derive(Deserialize)]
-        #[serde(deny_unknown_fields)]
-        struct All {
-            all: Vec<String>,
-        }
-        Some(All::deserialize(MapAccessDeserializer::new(table)).map(|All { all }| Self::AllOf { all }))
-    }
-}
-
-read_by_form!(Key);
 
 /// What happens to a message without a key.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]

@@ -7,13 +7,15 @@ use serde_json::{Map, Value};
 
 mod flow;
 mod form;
+mod shape;
 mod step;
 mod value;
 
 pub use flow::{
-    Circuit, CircuitLimits, Flow, InDoubt, Key, Match, Matches, Off, OnDecline, OnMissing, OnRetry, Order,
-    Retry, Source,
+    Circuit, CircuitLimits, Flow, InDoubt, Match, Matches, Off, OnDecline, OnMissing, OnRetry, Order, Retry,
+    Source,
 };
+pub use shape::{Control, ControlIs, Fingerprint, Key, OnControl};
 pub use step::{Command, Http, Idempotency, Manual, OwnKey, Reconcile, Step};
 pub use value::{Size, Span};
 
